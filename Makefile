@@ -1,0 +1,43 @@
+# Each target makes what it needs in .venv from plain python3 and pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test lint fmt bench lock clean
+
+help:  ## List the targets.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml requirements.lock
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "warmroute needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --progress-bar on --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $(STAMP)
+
+demo: $(STAMP)  ## Replay real traffic through a real Envoy under each strategy and compare.
+	$(BIN)/extproc demo
+
+test: $(STAMP)  ## Unit and property tests, then a real Envoy. Needs neither root nor Docker.
+	$(BIN)/pytest
+
+lint: $(STAMP)  ## ruff and mypy --strict.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fmt: $(STAMP)  ## Format and apply the safe fixes.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## Latency and CPU of the router beside Envoy alone, a Go server and a bare handler.
+	$(BIN)/python -m bench.latency
+
+lock: $(STAMP)  ## Resolve the dependencies anew into requirements.lock.
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --extra dev \
+	  --python-version 3.11 --custom-compile-command 'make lock' pyproject.toml -o requirements.lock
+
+clean:  ## Remove the environment and everything built.
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,40 @@
+"""The `extproc` command. Each subcommand is one file in `extproc/commands/`, imported only when called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from extproc import __version__
+
+_COMMANDS = {
+    "check": "Check a configuration file and say what is wrong with it.",
+    "demo": "Replay real traffic through a real Envoy under each strategy and compare.",
+    "envoy-config": "Print a complete Envoy configuration for a pool.",
+    "serve": "Run the external processor.",
+    "simulate": "Run simulated LLM engines.",
+}
+
+
+class _Commands(click.Group):
+    """Lists every command without importing it: `extproc check` must not load gRPC or plots."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"extproc.commands.{cmd_name.replace('-', '_')}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(_COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="extproc")
+def main() -> None:
+    """Send equal prompt prefixes to the same LLM engine, from behind Envoy."""

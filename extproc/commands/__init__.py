@@ -1,0 +1,1 @@
+"""One file per subcommand; each exports `command`. They parse arguments, call one room and print."""
