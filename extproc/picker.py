@@ -1,0 +1,149 @@
+"""From the first bytes of a request to a pick: the one place where prompt, prefix, routing and pool meet.
+
+Synchronous and without IO; the clock and the randomness are passed in. What differs between two pools is held by
+their `Target`; `use` replaces all targets at once, so a request sees one configuration from start to end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from extproc import prompt as prompts
+from extproc.config import Match
+from extproc.metrics import Metrics, PoolMetrics
+from extproc.pool.ledger import Token
+from extproc.pool.pool import Pool
+from extproc.prefix import BlockKeys, block_keys
+from extproc.prompt import Prompt
+from extproc.routing import Strategy
+from extproc.stream import Answer, Question, Refused
+
+_MOST_REMEMBERED_ROUTES = 1024
+"""Route names come from the gateway's configuration, not from clients, but a bound costs nothing."""
+
+
+class Target(NamedTuple):
+    """A pool and how requests are sent to it."""
+
+    pool: Pool
+    strategy: Strategy
+    prefix_length: int | None
+    """Characters of message text that count; None: all that was read."""
+    match: Match | None
+    metrics: PoolMetrics
+
+
+class Pick:
+    """A pick that was taken: in flight on its endpoint until released (`extproc.stream.Pinned`)."""
+
+    __slots__ = ("_clock", "_first", "_target", "_token", "destination")
+
+    def __init__(
+        self, target: Target, token: Token, ranked: Sequence[str], clock: Callable[[], float]
+    ) -> None:
+        self.destination = ",".join(ranked)
+        self._first = ranked[0]
+        self._target = target
+        self._token = token
+        self._clock = clock
+
+    def answered(self, served: str, status: int) -> None:
+        """Moves the in-flight count to the endpoint that served, and tells the pool who did and who did not."""
+        target, first, now = self._target, self._first, self._clock()
+        if not served:
+            target.metrics.served_unknown()
+            return
+        if served == first:
+            target.metrics.served_first()
+            # A 503 reached the client: every endpoint of the retry list gave one, or the only one did.
+            if status != 503:
+                target.pool.served(first, now)
+            return
+        target.metrics.served_retry()
+        self._token.move(served)
+        target.pool.missed(first, now)
+        target.pool.served(served, now)
+
+    def release(self) -> None:
+        """The request is over."""
+        self._token.release()
+
+
+class Picker:
+    """Answers the question of an exchange: where should this request go?
+
+    `clock` gives monotonic seconds, `draw` breaks ties.
+    """
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float], draw: random.Random) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._draw = draw
+        self._targets: tuple[Target, ...] = ()
+        self._allowed: dict[tuple[str, str], tuple[Target, ...]] = {}
+        self.needs_hint = False
+        """Some pool is chosen by gRPC metadata, so it must be read."""
+
+    def use(self, targets: Sequence[Target]) -> None:
+        """Route by these targets from now on. Requests in flight keep what they were given."""
+        self._targets = tuple(targets)
+        self._allowed = {}
+        self.needs_hint = any(t.match is not None and t.match.metadata is not None for t in targets)
+
+    def pick(self, question: Question, hint: str) -> Answer:
+        """Where this request goes. `hint` is the gRPC metadata `x-warmroute-pool`, empty if there is none."""
+        began = self._clock()
+        body = question.body
+        prompt = prompts.read(question.origin.path, body, question.complete) if body else None
+        self._metrics.read(prompt, len(body))
+        target = self._target(question.origin.route, hint, prompt)
+        if target is None:
+            self._metrics.unmatched()
+            return None
+        answer = self._pick_in(target, prompt)
+        target.metrics.took(self._clock() - began)
+        return answer
+
+    def _pick_in(self, target: Target, prompt: Prompt | None) -> Answer:
+        pool = target.pool
+        if not pool.synced:
+            target.metrics.reason("unpinned")
+            return None
+        keys: BlockKeys | None = None
+        if prompt is not None and target.strategy.wants_keys:
+            keys = block_keys(prompt, target.prefix_length)
+        now = self._clock()
+        pick = target.strategy.pick(keys, pool.snapshot(now), self._draw)
+        target.metrics.reason(pick.reason)
+        if not pick.ranked:
+            if pick.reason == "shed":
+                return Refused(429, "every endpoint is at its limit of requests in flight", "overloaded", 1)
+            return Refused(503, "no endpoint is ready", "no_endpoint")
+        return Pick(target, pool.take(pick.ranked[0], now), pick.ranked, self._clock)
+
+    def _target(self, route: str, hint: str, prompt: Prompt | None) -> Target | None:
+        """The pool: the route allows some, the model chooses among these and never beyond."""
+        allowed = self._allowed.get((route, hint))
+        if allowed is None:
+            allowed = tuple(t for t in self._targets if _allows(t.match, route, hint))
+            if len(self._allowed) < _MOST_REMEMBERED_ROUTES:
+                self._allowed[route, hint] = allowed
+        if len(allowed) == 1 and (allowed[0].match is None or not allowed[0].match.models):
+            return allowed[0]
+        model = prompt.scope.model if prompt is not None else ""
+        for target in allowed:
+            models = target.match.models if target.match is not None else ()
+            if model and any(fnmatchcase(model, glob) for glob in models):
+                return target
+        return next((t for t in allowed if t.match is None or not t.match.models), None)
+
+
+def _allows(match: Match | None, route: str, hint: str) -> bool:
+    if match is None:
+        return True
+    if match.route is not None and not fnmatchcase(route, match.route):
+        return False
+    return match.metadata is None or match.metadata == hint

@@ -1,0 +1,165 @@
+"""What goes over the wire, read and written by an independent implementation (envoy-data-plane)."""
+
+from __future__ import annotations
+
+import pytest
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from envoy_data_plane.envoy.service.ext_proc.v3 import ProcessingResponse
+from google.protobuf.message import DecodeError
+from google.protobuf.struct_pb2 import Struct
+
+from extproc import messages
+from extproc.messages import (
+    BodyMode,
+    Origin,
+    Protocol,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    Unknown,
+)
+
+KINDS = {
+    RequestHeaders: "request_headers",
+    RequestBody: "request_body",
+    RequestTrailers: "request_trailers",
+    ResponseHeaders: "response_headers",
+    ResponseBody: "response_body",
+    ResponseTrailers: "response_trailers",
+}
+
+
+def attributes(message: pb.ProcessingRequest, **values: str) -> None:
+    struct = Struct()
+    struct.update({key.replace("__", "."): value for key, value in values.items()})
+    message.attributes[messages.ATTRIBUTES].CopyFrom(struct)
+
+
+def header(message: pb.ProcessingRequest, part: str, key: str, value: bytes) -> None:
+    getattr(message, part).headers.headers.add(key=key, raw_value=value)
+
+
+def test_method_and_path_come_from_the_headers_where_no_attributes_are_sent() -> None:
+    message = pb.ProcessingRequest()
+    header(message, "request_headers", ":path", b"/v1/completions")
+    header(message, "request_headers", ":method", b"POST")
+    event = messages.decode(message.SerializeToString())
+    assert event == RequestHeaders(Origin("POST", "/v1/completions", "", None), end_of_stream=False)
+
+
+def test_a_body_that_comes_first_brings_path_and_route_as_attributes() -> None:
+    message = pb.ProcessingRequest()
+    message.request_body.body = b"{}"
+    message.request_body.end_of_stream = True
+    message.protocol_config.request_body_mode = BodyMode.BUFFERED_PARTIAL
+    attributes(message, request__path="/v1/x", request__method="POST", xds__route_name="llm-a")
+    event = messages.decode(message.SerializeToString())
+    protocol = Protocol(BodyMode.BUFFERED_PARTIAL, BodyMode.NONE, without_waiting=False)
+    assert event == RequestBody(Origin("POST", "/v1/x", "llm-a", protocol), b"{}", end_of_stream=True)
+
+
+@pytest.mark.parametrize("source", ["metadata", "attribute"])
+def test_the_served_endpoint_is_read_from_metadata_or_from_the_upstream_attribute(source: str) -> None:
+    message = pb.ProcessingRequest()
+    header(message, "response_headers", ":status", b"200")
+    if source == "metadata":
+        struct = Struct()
+        struct.update({messages.SERVED: "10.0.0.1:8000"})
+        message.metadata_context.filter_metadata[messages.NAMESPACE].CopyFrom(struct)
+    else:
+        attributes(message, upstream__address="10.0.0.1:8000")
+    event = messages.decode(message.SerializeToString())
+    assert event == ResponseHeaders(200, "10.0.0.1:8000", end_of_stream=False)
+
+
+@pytest.mark.parametrize("value", [b"", b"2000", b"-20", b"abc", "２００".encode(), b"\xff\xfe\xfd"])
+def test_a_status_that_is_none_reads_as_zero(value: bytes) -> None:
+    message = pb.ProcessingRequest()
+    header(message, "response_headers", ":status", value)
+    assert messages.decode(message.SerializeToString()) == ResponseHeaders(0, "", end_of_stream=False)
+
+
+def test_values_of_the_wrong_type_read_as_absent() -> None:
+    message = pb.ProcessingRequest()
+    message.request_headers.SetInParent()
+    struct = Struct()
+    struct.update({"request.path": 5, "request.method": ["GET"], "xds.route_name": None})
+    message.attributes[messages.ATTRIBUTES].CopyFrom(struct)
+    assert messages.decode(message.SerializeToString()) == RequestHeaders(
+        Origin("", "", "", None), end_of_stream=False
+    )
+
+
+def test_a_body_mode_of_a_later_protocol_is_answered_message_by_message() -> None:
+    message = pb.ProcessingRequest()
+    message.request_headers.SetInParent()
+    message.protocol_config.request_body_mode = 77
+    event = messages.decode(message.SerializeToString())
+    assert isinstance(event, RequestHeaders)
+    assert event.origin.protocol is not None
+    assert event.origin.protocol.request_body is BodyMode.STREAMED
+
+
+def test_an_empty_message_is_unknown_and_bytes_that_are_no_message_are_an_error() -> None:
+    assert messages.decode(b"") == Unknown()
+    with pytest.raises(DecodeError):
+        messages.decode(b"\xff\xff\xff")
+
+
+@pytest.mark.parametrize(("event", "kind"), KINDS.items())
+def test_a_neutral_reply_answers_its_kind_and_changes_nothing(event: type[messages.Event], kind: str) -> None:
+    reply = ProcessingResponse.parse(messages.neutral(event))
+    set_kinds = [name for name in KINDS.values() if getattr(reply, name) is not None]
+    assert set_kinds == [kind]
+    part = getattr(reply, kind)
+    if hasattr(part, "response"):
+        assert part.response is not None
+        assert part.response.header_mutation is None
+        assert part.response.body_mutation is None
+    assert reply.dynamic_metadata is None
+
+
+@pytest.mark.parametrize("event", [RequestHeaders, RequestBody])
+def test_a_pin_goes_out_as_header_and_as_metadata_equal(event: type[messages.Event]) -> None:
+    reply = ProcessingResponse.parse(messages.pinned(event, "10.0.0.1:80,[::1]:81"))
+    part = getattr(reply, KINDS[event])
+    (option,) = part.response.header_mutation.set_headers
+    assert option.header.key == "x-gateway-destination-endpoint"
+    assert option.header.raw_value == b"10.0.0.1:80,[::1]:81"
+    assert reply.dynamic_metadata is not None
+    lb = reply.dynamic_metadata.fields["envoy.lb"].struct_value
+    assert lb is not None
+    assert lb.fields["x-gateway-destination-endpoint"].string_value == "10.0.0.1:80,[::1]:81"
+
+
+@pytest.mark.parametrize("size", [0, 1, 62_000, 62_001, 200_000])
+@pytest.mark.parametrize("end", [True, False])
+def test_a_body_given_back_is_equal_and_in_pieces_that_envoy_accepts(size: int, end: bool) -> None:
+    body = bytes(i % 251 for i in range(size))
+    replies = [ProcessingResponse.parse(reply) for reply in messages.streamed(RequestBody, body, end)]
+    pieces = []
+    for reply in replies:
+        assert reply.request_body is not None
+        assert reply.request_body.response is not None
+        assert reply.request_body.response.body_mutation is not None
+        streamed = reply.request_body.response.body_mutation.streamed_response
+        assert streamed is not None
+        pieces.append(streamed)
+    assert b"".join(piece.body for piece in pieces) == body
+    assert max(len(piece.body) for piece in pieces) <= 62_000
+    assert [piece.end_of_stream for piece in pieces] == [False] * (len(pieces) - 1) + [end]
+
+
+def test_a_refusal_carries_status_json_body_and_retry_after() -> None:
+    reply = ProcessingResponse.parse(messages.refusal(429, b"{}", "why", retry_after=1))
+    immediate = reply.immediate_response
+    assert immediate is not None
+    assert immediate.status is not None
+    assert immediate.status.code == 429
+    assert immediate.body == b"{}"
+    assert immediate.headers is not None
+    headers = {o.header.key: o.header.raw_value for o in immediate.headers.set_headers if o.header}
+    assert headers == {"content-type": b"application/json", "retry-after": b"1"}
