@@ -10,8 +10,9 @@ and a pinned reply about 7 us, where a pure Python protobuf takes hundreds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
 from envoy.service.ext_proc.v3.external_processor_pb2 import (
@@ -24,7 +25,8 @@ DESTINATION = "x-gateway-destination-endpoint"
 """Header and metadata key that carry the pick (Endpoint Picker Protocol, Gateway API Inference Extension)."""
 
 SERVED = "x-gateway-destination-endpoint-served"
-"""Metadata key in which Envoy's override_host policy reports the endpoint that served (`selected_host_key`)."""
+"""Metadata key in which Envoy's override_host policy reports the endpoint that served
+(`selected_host_key`)."""
 
 NAMESPACE = "envoy.lb"
 """Metadata namespace of both (same protocol)."""
@@ -33,7 +35,8 @@ ATTRIBUTES = "envoy.filters.http.ext_proc"
 """The one namespace in which Envoy sends the attributes that the filter's configuration asks for."""
 
 MAX_STREAMED_BYTES = 62_000
-"""Largest body chunk in one streamed reply, in bytes: Envoy refuses much larger ones; other servers use this."""
+"""Largest body chunk in one streamed reply, in bytes: Envoy refuses much larger ones; other servers use
+this."""
 
 
 class BodyMode(IntEnum):
@@ -74,7 +77,8 @@ class RequestHeaders(NamedTuple):
 
 
 class RequestBody(NamedTuple):
-    """The request's body, or a part of it. `origin` matters where headers are skipped and this comes first."""
+    """The request's body, or a part of it. `origin` matters where headers are skipped and this comes
+    first."""
 
     origin: Origin
     body: bytes
@@ -121,7 +125,7 @@ Event = (
 )
 
 _NOWHERE = Origin("", "", "", None)
-_NO_FIELDS: dict[str, str] = {}
+_NO_FIELDS: dict[str, Any] = {}
 
 
 def decode(data: bytes) -> Event:
@@ -148,8 +152,9 @@ def decode(data: bytes) -> Event:
     return Unknown()
 
 
-def _origin(message: ProcessingRequest, headers: object) -> Origin:
-    """Method, path and route from the attributes, else from the headers: attributes outlive skipped headers."""
+def _origin(message: ProcessingRequest, headers: Iterable[HeaderValue] | None) -> Origin:
+    """Method, path and route from the attributes, else from the headers: attributes outlive skipped
+    headers."""
     protocol = None
     if message.HasField("protocol_config"):
         config = message.protocol_config
@@ -205,6 +210,11 @@ def _body_mode(number: int) -> BodyMode:
     return BodyMode(number) if 0 <= number <= BodyMode.GRPC else BodyMode.STREAMED
 
 
+def _bytes(response: ProcessingResponse) -> bytes:
+    data: bytes = response.SerializeToString()
+    return data
+
+
 def _neutral(kind: str) -> bytes:
     """A reply that changes nothing. `SetInParent`, since reading a oneof member does not set it."""
     response = ProcessingResponse()
@@ -212,7 +222,7 @@ def _neutral(kind: str) -> bytes:
     if hasattr(part, "response"):
         part.response.SetInParent()
     part.SetInParent()
-    return response.SerializeToString()
+    return _bytes(response)
 
 
 _NEUTRAL: dict[type[Event], bytes] = {
@@ -233,8 +243,8 @@ def neutral(event: type[Event]) -> bytes:
 def pinned(event: type[Event], destination: str) -> bytes:
     """The reply to request headers or a request body that sends the request to `destination`.
 
-    `destination` is `ip:port[,ip:port...]`, tried in order. It goes out as header and as dynamic metadata, equal,
-    as the Endpoint Picker Protocol asks.
+    `destination` is `ip:port[,ip:port...]`, tried in order. It goes out as header and as dynamic metadata,
+    equal, as the Endpoint Picker Protocol asks.
     """
     response = ProcessingResponse()
     part = response.request_headers if event is RequestHeaders else response.request_body
@@ -242,13 +252,9 @@ def pinned(event: type[Event], destination: str) -> bytes:
     mutation.header.key = DESTINATION
     mutation.header.raw_value = destination.encode("ascii")
     mutation.append_action = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
-    _pin_metadata(response, destination)
-    return response.SerializeToString()
-
-
-def _pin_metadata(response: ProcessingResponse, destination: str) -> None:
     lb = response.dynamic_metadata.fields[NAMESPACE].struct_value
     lb.fields[DESTINATION].string_value = destination
+    return _bytes(response)
 
 
 def streamed(event: type[Event], body: bytes, end_of_stream: bool) -> list[bytes]:
@@ -262,14 +268,15 @@ def streamed(event: type[Event], body: bytes, end_of_stream: bool) -> list[bytes
         out = part.response.body_mutation.streamed_response
         out.body = chunk
         out.end_of_stream = end_of_stream and index == len(chunks) - 1
-        replies.append(response.SerializeToString())
+        replies.append(_bytes(response))
     return replies
 
 
 def refusal(status: int, body: bytes, details: str, retry_after: int | None) -> bytes:
     """A reply with which Envoy answers the client itself.
 
-    `status` is the HTTP status, `body` JSON, `details` goes to Envoy's access log, `retry_after` is in seconds.
+    `status` is the HTTP status, `body` JSON, `details` goes to Envoy's access log, `retry_after` is in
+    seconds.
     """
     response = ProcessingResponse()
     immediate = response.immediate_response
@@ -283,4 +290,4 @@ def refusal(status: int, body: bytes, details: str, retry_after: int | None) -> 
         option = immediate.headers.set_headers.add()
         option.header.key = key
         option.header.raw_value = value.encode("ascii")
-    return response.SerializeToString()
+    return _bytes(response)

@@ -1,7 +1,8 @@
 """From the first bytes of a request to a pick: the one place where prompt, prefix, routing and pool meet.
 
-Synchronous and without IO; the clock and the randomness are passed in. What differs between two pools is held by
-their `Target`; `use` replaces all targets at once, so a request sees one configuration from start to end.
+Synchronous and without IO; the clock and the randomness are passed in. What differs between two pools is
+held by their `Target`; `use` replaces all targets at once, so a request sees one configuration from start to
+end.
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ class Target(NamedTuple):
 
     pool: Pool
     strategy: Strategy
-    prefix_length: int | None
-    """Characters of message text that count; None: all that was read."""
     match: Match | None
     metrics: PoolMetrics
 
@@ -51,7 +50,8 @@ class Pick:
         self._clock = clock
 
     def answered(self, served: str, status: int) -> None:
-        """Moves the in-flight count to the endpoint that served, and tells the pool who did and who did not."""
+        """Moves the in-flight count to the endpoint that served, and tells the pool who did and who did
+        not."""
         target, first, now = self._target, self._first, self._clock()
         if not served:
             target.metrics.served_unknown()
@@ -64,7 +64,7 @@ class Pick:
             return
         target.metrics.served_retry()
         self._token.move(served)
-        target.pool.missed(first, now)
+        target.pool.missed(first, now, self._token.taken_at)
         target.pool.served(served, now)
 
     def release(self) -> None:
@@ -114,7 +114,7 @@ class Picker:
             return None
         keys: BlockKeys | None = None
         if prompt is not None and target.strategy.wants_keys:
-            keys = block_keys(prompt, target.prefix_length)
+            keys = block_keys(prompt, target.strategy.prefix_length)
         now = self._clock()
         pick = target.strategy.pick(keys, pool.snapshot(now), self._draw)
         target.metrics.reason(pick.reason)

@@ -1,8 +1,9 @@
 """The gRPC server: ext_proc streams and health, started and drained. Knows nothing of bodies or endpoints.
 
-Draining, in order: health says NOT_SERVING while new streams are still served, so that Envoy's health check moves
-them elsewhere before anything is refused; streams that are past their pick are closed with OK, after which Envoy
-finishes the response by itself, even when it is configured to fail closed; then the listener closes.
+Draining, in order: health says NOT_SERVING while new streams are still served, so that Envoy's health check
+moves them elsewhere before anything is refused; streams that are past their pick are closed with OK, after
+which Envoy finishes the response by itself, even when it is configured to fail closed; then the listener
+closes.
 """
 
 from __future__ import annotations
@@ -24,11 +25,8 @@ SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 LIVENESS = "liveness"
 HEALTH_SERVICES = ("", "readiness", SERVICE, "inference-extension")
-"""Names under which health is asked for: "" by Envoy and by hand, the others by the Endpoint Picker Protocol; all
-follow readiness. `liveness` is SERVING for as long as the process can answer."""
-
-_GRACE_SECONDS = 1.0
-"""What is left for streams before their pick once the listener has closed: they need one body message more."""
+"""Names under which health is asked for: "" by Envoy and by hand, the others by the Endpoint Picker
+Protocol; all follow readiness. `liveness` is SERVING for as long as the process can answer."""
 
 
 class ListenError(Exception):
@@ -38,8 +36,8 @@ class ListenError(Exception):
 class Server:
     """ext_proc on one address, gRPC health on the same and optionally on a second one.
 
-    `open_exchange` is called for each stream with the value of a gRPC metadata look-up; `on_error` with a short
-    kind for streams that ended by an error of ours. `max_message_bytes` bounds one message from Envoy.
+    `open_exchange` is called for each stream with the value of a gRPC metadata look-up; `on_error` with a
+    short kind for streams that ended by an error of ours. `max_message_bytes` bounds one message from Envoy.
     """
 
     def __init__(
@@ -73,9 +71,7 @@ class Server:
                 ("grpc.max_concurrent_streams", 2**31 - 1),
             ]
         )
-        main.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, {"Process": handler}),)
-        )
+        main.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": handler}),))
         servers = [(main, listen)]
         if health_listen is not None:
             servers.append((grpc.aio.server(options=[("grpc.so_reuseport", 0)]), health_listen))
@@ -84,7 +80,9 @@ class Server:
             try:
                 server.add_insecure_port(address)
             except RuntimeError as error:
-                raise ListenError(f"cannot listen on {address}: is the address in use or not ours?") from error
+                raise ListenError(
+                    f"cannot listen on {address}: is the address in use or not ours?"
+                ) from error
         await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.set_ready(False)
         for server, _ in servers:
@@ -99,18 +97,19 @@ class Server:
         for name in HEALTH_SERVICES:
             await self._health.set(name, status.SERVING if ready else status.NOT_SERVING)
 
-    async def drain(self, delay: float, timeout: float) -> None:
-        """Stop within `delay` + `timeout` seconds, losing nothing.
+    async def drain(self, delay: float, grace: float) -> None:
+        """Stop within `delay` + `grace` seconds, losing nothing.
 
-        For `delay` seconds new streams are still served, while health says NOT_SERVING. Streams past their pick are
-        closed with OK. After it no stream is accepted, and what is left has `timeout` seconds at most.
+        For `delay` seconds new streams are still served, while health says NOT_SERVING. Streams past their
+        pick are closed with OK. After it no stream is accepted, and what is left has `grace` seconds at
+        most.
         """
         await self.set_ready(False)
         self._draining = True
         self._close_past_pick()
         await asyncio.sleep(delay)
         self._close_past_pick()
-        await asyncio.gather(*(server.stop(timeout) for server in self._servers))
+        await asyncio.gather(*(server.stop(grace) for server in self._servers))
 
     @property
     def open_streams(self) -> int:
@@ -123,7 +122,8 @@ class Server:
                 task.cancel()
 
     async def _process(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
-        """One stream. Reads and writes directly: an async generator on each side costs 20 us a message more."""
+        """One stream. Reads and writes directly: an async generator on each side costs 20 us a message
+        more."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
         exchange = self._open_exchange(lambda key: _metadata(context, key))

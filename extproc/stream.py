@@ -1,13 +1,13 @@
 """The ext_proc exchange of one HTTP request, without IO.
 
-Rules of this room: no grpc, no asyncio, no clock, no protobuf. Events come in (`receive`), replies go out as the
-bytes to send, in order; `close` is called once when the stream has ended, however it ended. A decision is asked of
-one callable, so the exchange knows nothing of prompts or endpoints.
+Rules of this room: no grpc, no asyncio, no clock, no protobuf. Events come in (`receive`), replies go out as
+the bytes to send, in order; `close` is called once when the stream has ended, however it ended. A decision
+is asked of one callable, so the exchange knows nothing of prompts or endpoints.
 
 How an exchange goes
 --------------------
-Envoy opens one stream for one request and says in its first message how it sends bodies (`protocol_config`). What
-the exchange has to find is the one moment at which it has read enough of the body *and* may still pin:
+Envoy opens one stream for one request and says in its first message how it sends bodies (`protocol_config`).
+What the exchange has to find is the one moment at which it has read enough of the body *and* may still pin:
 
 ===================================  =========================================  ===========================
 request body is sent                 the pin goes out with                      keyed by
@@ -21,11 +21,13 @@ FULL_DUPLEX_STREAMED                 the reply to the headers, held back until  
                                      enough of the body has come
 ===================================  =========================================  ===========================
 
-With headers skipped the body is the first message and everything above holds without the reply to the headers.
+With headers skipped the body is the first message and everything above holds without the reply to the
+headers.
 
-The request side is one of the `State`s below; what may come in which state, and what happens then, is the table
-`_RULES`. An event that the table does not hold (a body after the refusal, a second headers message, a kind from a
-later protocol) is counted and answered with the reply that changes nothing, so that the request still flows.
+The request side is one of the `State`s below; what may come in which state, and what happens then, is the
+table `_RULES`. An event that the table does not hold (a body after the refusal, a second headers message, a
+kind from a later protocol) is counted and answered with the reply that changes nothing, so that the request
+still flows.
 
 The response side changes no byte. It is read for one thing: which endpoint served.
 """
@@ -51,8 +53,8 @@ from extproc.messages import (
 )
 
 HELD_BYTES = 65_536
-"""How much of a FULL_DUPLEX_STREAMED body is held back for the key, in bytes: prefixLength's largest value. Envoy
-keeps sending meanwhile, so holding costs memory here, not a round trip."""
+"""How much of a FULL_DUPLEX_STREAMED body is held back for the key, in bytes: prefixLength's largest value.
+Envoy keeps sending meanwhile, so holding costs memory here, not a round trip."""
 
 
 class Question(NamedTuple):
@@ -143,7 +145,8 @@ class Exchange:
         return self.state is State.REFUSED
 
     def receive(self, event: Event) -> Sequence[bytes]:
-        """The replies to an event, in the order in which they must be sent. Never raises on what Envoy sent."""
+        """The replies to an event, in the order in which they must be sent. Never raises on what Envoy
+        sent."""
         rule = self._RULES.get((self.state, type(event)))
         if rule is None:
             self._count_unexpected()

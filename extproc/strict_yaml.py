@@ -1,13 +1,13 @@
 """YAML read strictly: plain values and the line each stands on, or one error with line and column.
 
-Refused, because each has silently changed what somebody's file meant: a key given twice (YAML keeps the last),
-anchors, aliases and merge keys (they also make a short file expand to gigabytes), tags, keys that are not text
-(`on:` is the truth value True in YAML 1.1), and nesting deeper than `MAX_DEPTH`.
+Refused, because each has silently changed what somebody's file meant: a key given twice (YAML keeps the
+last), anchors, aliases and merge keys (they also make a short file expand to gigabytes), tags, keys that are
+not text (`on:` is the truth value True in YAML 1.1), and nesting deeper than `MAX_DEPTH`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
@@ -26,7 +26,7 @@ class Document(NamedTuple):
     """One parsed file.
 
     `value` is made of dict, list, str, int, float, bool, None and datetime.date; an empty file is None.
-    `lines` maps the path of every value to its line, counted from 1; a mapping's entry is the line of its key.
+    `lines` maps the path of every value to its line, from 1; a mapping's value is on the line of its key.
     """
 
     value: Any
@@ -87,9 +87,12 @@ class _Loader(yaml.SafeLoader):
     _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            _refuse("anchors (&) and aliases (*) are not accepted: write the value out", event.start_mark)
+            _refuse(
+                "anchors (&) and aliases (*) are not accepted: write the value out, or put it in quotes",
+                event.start_mark,
+            )
         if self._depth >= MAX_DEPTH:
             _refuse(f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
         self._depth += 1
@@ -99,7 +102,7 @@ class _Loader(yaml.SafeLoader):
             self._depth -= 1
 
 
-def _refuse(problem: str, mark: yaml.Mark) -> None:
+def _refuse(problem: str, mark: yaml.Mark) -> NoReturn:
     raise YamlError(problem, mark.line + 1, mark.column + 1)
 
 
@@ -120,10 +123,13 @@ def _plain(loader: _Loader, node: yaml.Node, path: Path, lines: dict[Path, int])
     if node.tag not in _PLAIN_TAGS:
         _refuse(f"the tag {node.tag} is not accepted", node.start_mark)
     try:
-        return loader.construct_object(node)  # type: ignore[no-untyped-call]
-    except (ValueError, OverflowError) as error:  # 2024-13-45; a number of more digits than int() takes
+        return loader.construct_object(node)
+    except (ValueError, OverflowError, LookupError, AttributeError) as error:
+        # 2024-13-45; more digits than int() takes; and PyYAML's own slips on `!!bool maybe` or `!!int ""`.
         raise YamlError(
-            f"{node.value[:40]!r} cannot be read: {error}", node.start_mark.line + 1, node.start_mark.column + 1
+            f"{node.value[:40]!r} cannot be read: {error}",
+            node.start_mark.line + 1,
+            node.start_mark.column + 1,
         ) from None
 
 
@@ -136,7 +142,6 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, path: Path, lines: dict[Pa
         if not isinstance(key, str):
             shown = repr(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "a list or mapping"
             _refuse(f"a key must be text, this is {shown}: put it in quotes", key_node.start_mark)
-            continue
         line = key_node.start_mark.line + 1
         if key in found:
             _refuse(f"{key!r} is given twice, first on line {lines[(*path, key)]}", key_node.start_mark)

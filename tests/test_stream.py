@@ -1,4 +1,4 @@
-"""The exchange of one request: for each way in which Envoy sends it, when is it keyed, pinned and released."""
+"""The exchange of one request: for each way in which Envoy sends it, when is it keyed, pinned, released."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def test_with_headers_skipped_the_body_is_the_first_message_and_is_pinned() -> N
 def test_a_streamed_body_that_does_not_wait_is_pinned_in_the_headers_reply_that_was_held_back() -> None:
     router = Router()
     exchange = router.open()
-    assert exchange.receive(RequestHeaders(origin(BodyMode.STREAMED, waiting=False), end_of_stream=False)) == ()
+    assert (
+        exchange.receive(RequestHeaders(origin(BodyMode.STREAMED, waiting=False), end_of_stream=False)) == ()
+    )
     chunk = RequestBody(Origin("", "", "", None), b"x" * 100, end_of_stream=False)
     assert said(exchange.receive(chunk)) == ["request_headers+pin", "request_body"]
     assert said(exchange.receive(chunk)) == ["request_body"]
@@ -140,7 +142,7 @@ def body_given_back(replies: list[bytes], kind: str) -> bytes:
 
 
 @given(chunks=st.lists(st.binary(max_size=90_000), max_size=6), trailers=st.booleans())
-def test_a_full_duplex_body_is_given_back_equal_with_the_pin_before_it(chunks: list[bytes], trailers: bool) -> None:
+def test_a_full_duplex_body_is_given_back_equal_after_its_pin(chunks: list[bytes], trailers: bool) -> None:
     router = Router()
     exchange = router.open()
     nothing = Origin("", "", "", None)
@@ -244,7 +246,10 @@ EVENTS = st.one_of(
         st.booleans(),
     ),
     st.builds(
-        RequestBody, st.builds(origin, st.sampled_from([None, *BodyMode])), st.binary(max_size=50), st.booleans()
+        RequestBody,
+        st.builds(origin, st.sampled_from([None, *BodyMode])),
+        st.binary(max_size=50),
+        st.booleans(),
     ),
     st.just(RequestTrailers()),
     st.builds(ResponseHeaders, st.integers(0, 999), st.sampled_from(["", "10.0.0.2:8000"]), st.booleans()),

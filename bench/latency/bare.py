@@ -1,4 +1,4 @@
-"""The least that an external processor in Python can be: grpc.aio, upb messages, and one endpoint for every request.
+"""The least that an external processor in Python can be: grpc.aio, upb messages, one endpoint for all.
 
 It reads no body and decides nothing, so what the router costs above it is what the router does.
 """
@@ -18,7 +18,7 @@ DESTINATION = "x-gateway-destination-endpoint"
 
 
 def replies(pin: str) -> dict[str, ProcessingResponse]:
-    """The reply to each kind of message; only that to the body says something: the pin, as metadata and header."""
+    """The reply to each kind of message; only that to the body says something: where the request goes."""
     found = {}
     for kind in ("request_headers", "request_body", "response_headers"):
         found[kind] = ProcessingResponse()

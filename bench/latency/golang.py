@@ -30,7 +30,7 @@ def build(into: Path) -> Path:
 
 
 def toolchain(into: Path) -> Path:
-    """The `go` on PATH if it is at least the version in `go.mod`, else the wheel's, in an environment of its own."""
+    """The `go` on PATH if `go.mod` accepts it, else the wheel's in an environment of its own."""
     needed = re.search(r"^go (\d+)\.(\d+)", (SOURCES / "go.mod").read_text(), re.MULTILINE)
     present = shutil.which("go")
     if present and needed:
@@ -45,13 +45,6 @@ def toolchain(into: Path) -> Path:
     go = environment / "bin" / "go"
     if not go.exists():
         subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-        pip = [
-            environment / "bin" / "python",
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ]
-        subprocess.run([*pip, WHEEL], check=True)
+        pip = [str(environment / "bin" / "python"), "-m", "pip"]
+        subprocess.run([*pip, "install", "--quiet", "--disable-pip-version-check", WHEEL], check=True)
     return go

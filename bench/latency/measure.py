@@ -19,7 +19,7 @@ import yaml
 from bench.latency import envoy
 from bench.latency.processes import FailedError, Processes, cpu_seconds, free_ports
 
-ALONE, FLOOR, BARE, ROUTER = "Envoy alone", "Go floor", "bare handler", "warmroute"
+ALONE, FLOOR, BARE, ROUTER = "envoy", "floor", "bare", "warmroute"
 TARGETS = (ALONE, FLOOR, BARE, ROUTER)
 
 _SETTLE_SECONDS = 0.05
@@ -95,7 +95,7 @@ class Bench:
         )
 
     def _drive(self, target: str, shape: Shape, seconds: float) -> Any:
-        command = [
+        command: list[str | Path] = [
             self.load,
             *("-target", f"127.0.0.1:{self.listeners[target]}"),
             *("-connections", str(shape.connections)),
@@ -108,7 +108,7 @@ class Bench:
         return json.loads(done.stdout)
 
     def check_exchange(self) -> None:
-        """Raises `FailedError` unless Envoy had the same exchange with every processor, whole bodies included."""
+        """Raises `FailedError` unless Envoy had the same exchange with every processor."""
         stats = self._stats()
         for target in self.pids:
             prefix = f"http.{target}.ext_proc.picker."
@@ -191,8 +191,10 @@ def _router(listen: str, health: int, metrics: int, engines: list[str]) -> str:
 def measure(
     bench: Bench, shapes: Sequence[Shape], rounds: int, seconds: float, done: Callable[[str], None]
 ) -> list[Sample]:
-    """Every target under every shape, `rounds` times. Of one shape the targets run right after each other, in an order
-    that turns from round to round, so that a change of the machine falls on all of them. `done` is called after each.
+    """Every target under every shape, `rounds` times; `done` is called after each cell.
+
+    Of one shape the targets run right after each other, in an order that turns from round to round, so that
+    a change of the machine falls on all of them.
     """
     targets = list(bench.listeners)
     for target in targets:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 _PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that a process gets when its parent dies, so that a killed benchmark leaves nothing."""
+"""prctl(2): the signal that a process gets when its parent dies: a killed benchmark leaves nothing."""
 
 
 class FailedError(Exception):
@@ -82,8 +82,9 @@ class Processes:
 def cpu_seconds(pid: int) -> float:
     """User and system time that a process and its live descendants have used, in seconds.
 
-    Read from the process's CPU clock, which has nanoseconds where /proc/PID/stat has ticks of 10 ms; the clock's
-    number is that of clock_getcpuclockid(3): Linux, include/linux/posix-timers.h, MAKE_PROCESS_CPUCLOCK.
+    Read from the process's CPU clock, which has nanoseconds where /proc/PID/stat has ticks of 10 ms. The
+    clock's number is made as clock_getcpuclockid(3) does: MAKE_PROCESS_CPUCLOCK in Linux,
+    include/linux/posix-timers.h.
     """
     spent = time.clock_gettime((~pid << 3) | 2)
     for children in Path(f"/proc/{pid}/task").glob("*/children"):

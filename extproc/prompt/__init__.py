@@ -1,10 +1,9 @@
 """Request bodies of LLM APIs: from a body, or its first part, to a content chain and an isolation scope.
 
-This room knows the APIs and nothing of endpoints. Each API is one file here; adding one is adding a file and its
-line in APIS.
+This room knows the APIs and nothing of endpoints. Each API is one file here; adding one is adding a file
+and its line in APIS.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from extproc.prompt import chat, completions, raw
@@ -21,9 +20,9 @@ APIS: tuple[Api, ...] = (chat.API, completions.API)
 def read(path: str, body: bytes, complete: bool) -> Prompt | None:
     """Return what routing needs of a request body, or None where it should be routed by load. Never raises.
 
-    `path` is the request's path and may carry a query. `body` is the body or as much of its beginning as the
-    gateway sent, and `complete` is the gateway's word that nothing follows. Where the body is JSON that word is
-    not needed: the JSON shows whether it was cut.
+    `path` is the request's path and may carry a query. `body` is the body or as much of its beginning as
+    the gateway sent, and `complete` is the gateway's word that nothing follows. Where the body is JSON that
+    word is not needed: the JSON shows whether it was cut.
 
     The API is chosen by the path, else by the body's shape. Anything else is keyed by its raw bytes.
     """
@@ -38,7 +37,7 @@ def read(path: str, body: bytes, complete: bool) -> Prompt | None:
     return Prompt(api.name, scope, api.content(fields, truncated))
 
 
-def _choose(path: str, fields: Mapping[str, Any]) -> Api | None:
+def _choose(path: str, fields: dict[str, Any]) -> Api | None:
     path = path.partition("?")[0].rstrip("/")
     for api in APIS:
         if path.endswith(api.paths):

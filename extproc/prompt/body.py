@@ -32,6 +32,8 @@ def parse(body: bytes) -> Parsed | None:
     """
     if body.startswith(_BOM):
         body = body[len(_BOM) :]
+    if not body.lstrip(_BLANK).startswith(b"{"):
+        return None
     # A whole object ends with a brace, so other bodies need no first attempt.
     if body.rstrip(_BLANK).endswith(b"}"):
         try:
@@ -45,3 +47,11 @@ def parse(body: bytes) -> Parsed | None:
     except ValueError:
         return None
     return Parsed(value, truncated=True) if isinstance(value, dict) else None
+
+
+def last_key(fields: dict[str, Any]) -> str | None:
+    """Return the key that was read last, which is the one that a cut may have hit; None where there is none.
+
+    A key that occurs twice keeps its first place, so a cut inside its second value goes unnoticed.
+    """
+    return next(reversed(fields), None)

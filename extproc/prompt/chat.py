@@ -1,7 +1,7 @@
 """OpenAI chat completions.
 
-Source: OpenAI's API reference, "Create chat completion", and what vLLM's and SGLang's chat templates are given
-(`messages` with role, content and the fields of RENDERED).
+Source: OpenAI's API reference, "Create chat completion", and what vLLM's and SGLang's chat templates are
+given (`messages` with role, content and the fields of RENDERED).
 
 Each message is one or more segments, whatever the order of its fields in the body:
 
@@ -11,16 +11,17 @@ Each message is one or more segments, whatever the order of its fields in the bo
 
 A string and a list with one text part are the same content; absent, null, and empty are too.
 
-Of a message that the cut may have hit, only what the whole message is sure to begin with counts: nothing before
-its role is known, then content as far as it was seen, and nothing after it. So the chain of a cut body is the
-beginning of the chain of the whole body, except where a key occurs twice in one object: the last one wins, as
-in the engines, and a body cut before or inside it may give another chain.
+Of a message that the cut may have hit, only what the whole message is sure to begin with counts: nothing
+before its role is known, then content as far as it was seen, and nothing after it. So the chain of a cut
+body is the beginning of the chain of the whole body, except where a key occurs twice in one object: the
+last one wins, as in the engines, and a body cut before or inside it may give another chain.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from extproc.prompt.content import MAX_SEGMENTS, TEXT, Api, Segment, canonical, digest, last_key
+from extproc.prompt.body import last_key
+from extproc.prompt.canonical import canonical, digest
+from extproc.prompt.content import MAX_SEGMENTS, TEXT, Api, Segment
 
 RENDERED = ("function_call", "name", "reasoning", "reasoning_content", "tool_call_id", "tool_calls", "tools")
 """Fields of a message, besides role and content, that chat templates render.
@@ -34,11 +35,11 @@ _PART = TEXT + b"/part"
 _TEXT_TYPES = ("text", "input_text", "output_text")
 
 
-def _recognise(fields: Mapping[str, Any]) -> bool:
+def _recognise(fields: dict[str, Any]) -> bool:
     return "messages" in fields
 
 
-def _content(fields: Mapping[str, Any], truncated: bool) -> list[Segment]:
+def _content(fields: dict[str, Any], truncated: bool) -> list[Segment]:
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         return []
@@ -57,7 +58,7 @@ def _content(fields: Mapping[str, Any], truncated: bool) -> list[Segment]:
 def _add(chain: list[Segment], message: dict[str, Any]) -> None:
     """Add a message that was seen whole."""
     _add_content(chain, message)
-    if len(message) > 2:
+    if len(message) > ("role" in message) + ("content" in message):
         rendered = {name: message[name] for name in RENDERED if message.get(name)}
         if rendered:
             chain.append(Segment(b"fields", canonical(rendered), True))

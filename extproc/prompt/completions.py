@@ -2,25 +2,25 @@
 
 Source: OpenAI's API reference, "Create completion"; vLLM and SGLang take the same four forms.
 
-Text enters as `text/prompt`, token ids as `tokens`, so that the ids 1, 2, 3 and the text "1, 2, 3" differ. A
-list of prompts is one chain in its order, and a list of one is that one. Token ids end at the first value that
-is no 64-bit integer. Of a list of ids that the cut may have hit, the last is left out: 34 may be 345.
+Text enters as `text/prompt`, token ids as `tokens`, so that the ids 1, 2, 3 and the text "1, 2, 3" differ.
+A list of prompts is one chain in its order, and a list of one is that one. Token ids end at the first value
+that is no 64-bit integer. Of a list of ids that the cut may have hit, the last is left out: 34 may be 345.
 """
 
 import struct
-from collections.abc import Mapping
 from typing import Any
 
-from extproc.prompt.content import MAX_SEGMENTS, TEXT, TOKENS, Api, Segment, last_key
+from extproc.prompt.body import last_key
+from extproc.prompt.content import MAX_SEGMENTS, TEXT, TOKENS, Api, Segment
 
 _PROMPT = TEXT + b"/prompt"
 
 
-def _recognise(fields: Mapping[str, Any]) -> bool:
+def _recognise(fields: dict[str, Any]) -> bool:
     return "prompt" in fields
 
 
-def _content(fields: Mapping[str, Any], truncated: bool) -> list[Segment]:
+def _content(fields: dict[str, Any], truncated: bool) -> list[Segment]:
     prompt = fields.get("prompt")
     cut = truncated and last_key(fields) == "prompt"
     if isinstance(prompt, str):

@@ -5,12 +5,8 @@ data is; `extproc.prefix` hashes both. The first bytes of a tag also say how its
 TOKENS and RAW.
 """
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
-
-import orjson
-import xxhash
 
 from extproc.prompt.scope import Scope
 
@@ -53,37 +49,13 @@ class Prompt(NamedTuple):
 class Api(NamedTuple):
     """One API: the file that implements it exports this as `API`.
 
-    `paths` are the ends of request paths that name it. `recognise` tells from the body's fields whether it has
-    the API's shape, for paths that name none. `content` turns the fields into at most MAX_SEGMENTS segments;
-    its second argument is True where the body was cut, so that the value of the last field may be incomplete.
-    Both take whatever JSON holds and never raise.
+    `paths` are the ends of request paths that name it. `recognise` tells from the body's fields whether it
+    has the API's shape, for paths that name none. `content` turns the fields into at most MAX_SEGMENTS
+    segments; its second argument is True where the body was cut, so that the value of the last field may be
+    incomplete. Both take whatever JSON holds and never raise.
     """
 
     name: str
     paths: tuple[str, ...]
-    recognise: Callable[[Mapping[str, Any]], bool]
-    content: Callable[[Mapping[str, Any], bool], list[Segment]]
-
-
-def last_key(fields: Mapping[str, Any]) -> str | None:
-    """Return the key that was read last, which is the one that a cut may have hit; None where there is none.
-
-    A key that occurs twice keeps its first place, so a cut inside its second value goes unnoticed.
-    """
-    return next(reversed(fields), None)  # type: ignore[call-overload, no-any-return]
-
-
-def canonical(value: object) -> bytes:
-    """Return a JSON value as JSON with sorted keys and no spaces: equal for every way to write the same value.
-
-    A few values differ although Python calls them equal (1 and 1.0), which costs a hit and nothing else.
-    """
-    try:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except orjson.JSONEncodeError:  # integers beyond 64 bits
-        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def digest(value: object) -> bytes:
-    """Return 16 bytes (XXH3-128) that stand for a JSON value however it was written."""
-    return xxhash.xxh3_128_digest(canonical(value))  # type: ignore[no-any-return]
+    recognise: Callable[[dict[str, Any]], bool]
+    content: Callable[[dict[str, Any], bool], list[Segment]]

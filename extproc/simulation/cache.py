@@ -1,8 +1,9 @@
 """The KV cache of one engine: blocks by key, held by running requests or idle in least-recently-used order.
 
-The rules are vLLM's (`vllm/v1/core/block_pool.py`, `kv_cache_manager.py`): a block that a running request uses is never
-evicted; blocks of a finished request stay cached and become the youngest of the idle ones, the deepest block of a
-chain being older than its parents, so that a chain is evicted from its end; idle blocks count as free space.
+The rules are vLLM's (`vllm/v1/core/block_pool.py`, `kv_cache_manager.py`): a block that a running request
+uses is never evicted; blocks of a finished request stay cached and become the youngest of the idle ones, the
+deepest block of a chain being older than its parents, so that a chain is evicted from its end; idle blocks
+count as free space.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Sequence
 class BlockCache:
     """Blocks of one engine, `capacity` in all.
 
-    Besides keyed blocks a request holds *private* ones, which nobody can share: a last block that is not full, and
-    blocks of output tokens. They are only counted.
+    Besides keyed blocks a request holds *private* ones, which nobody can share: a last block that is not
+    full, and blocks of output tokens. They are only counted.
     """
 
     __slots__ = ("_held", "_idle", "_private", "capacity", "evicted")
@@ -53,7 +54,8 @@ class BlockCache:
         return count
 
     def acquire(self, keys: Sequence[int], private: int) -> bool:
-        """Hold all `keys` and `private` more blocks, evicting idle blocks as needed; False, and no change, if no room."""
+        """Hold all `keys` and `private` more blocks, evicting idle blocks as needed; False, and no change,
+        if no room."""
         held, idle = self._held, self._idle
         used = len(held) + self._private + private
         if used + len(keys) > self.capacity and used + sum(key not in held for key in keys) > self.capacity:
@@ -72,10 +74,11 @@ class BlockCache:
         return True
 
     def release(self, keys: Sequence[int], private: int, keep: int, output_keys: Sequence[int] = ()) -> None:
-        """Give back what `acquire` took. The first `keep` of `keys` were computed and stay cached while there is room.
+        """Give back what `acquire` took. The first `keep` of `keys` were computed and stay cached while there
+        is room.
 
-        `output_keys` are the keys of full blocks behind the prompt that this request filled with its output; they turn
-        from private into idle blocks, at most `private` of them.
+        `output_keys` are the keys of full blocks behind the prompt that this request filled with its output;
+        they turn from private into idle blocks, at most `private` of them.
         """
         held, idle = self._held, self._idle
         self._private -= private

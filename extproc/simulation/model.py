@@ -1,20 +1,23 @@
-"""One LLM engine in virtual time: a first-in-first-out queue, chunked prefill, continuous batching, a block-LRU KV cache.
+"""One LLM engine in virtual time: a first-in-first-out queue, chunked prefill, continuous batching, a
+block-LRU KV cache.
 
-Theory of operation. Time is passed in (seconds, any origin, never backwards); there is no clock, no IO and no randomness, so
-equal calls give equal events. The engine prefills one request at a time, in order of arrival, while all others that have
-their first token decode together. With chunked prefill each engine step computes `chunk_tokens` of the prompt and one token of
-every decoding request, so one step takes `chunk_tokens / prefill_tokens_per_s + step(batch)` seconds, and prefill and decode slow
-each other accordingly; alone, each runs at its own speed. Between changes of what runs, all rates are constant: the model
-needs about three events per request, not one per token. Decoding requests share one count of steps and differ only in the
-step at which they began and will end.
+Theory of operation. Time is passed in (seconds, any origin, never backwards); there is no clock, no IO and no
+randomness, so equal calls give equal events. The engine prefills one request at a time, in order of arrival,
+while all others that have their first token decode together. With chunked prefill a prompt takes one engine
+step per `chunk_tokens` of what is not cached, at least one, and each of those steps gives every decoding
+request one token too: n such steps take `n * step(batch)` longer than the prefill alone, and prefill and
+decode slow each other accordingly; alone, each runs at its own speed. Between changes of what runs, all rates
+are constant: the model needs about three events per request, not one per token. Decoding requests share one
+count of steps and differ only in the step at which they began and will end.
 
-A request starts, that is leaves the queue, when the prefill before it is done, fewer than `max_num_seqs` run, and its blocks fit:
-those of its prompt and, reserved at once so that nothing is ever preempted, of its whole output. The head of the queue waits
-for room, and those behind it wait too. The prefix cache is looked up at the start, as vLLM's scheduler does
-(`KVCacheManager.get_computed_blocks`): whole blocks, never the last token, which must be computed to give the first output token.
+A request starts, that is leaves the queue, when the prefill before it is done, fewer than `max_num_seqs` run,
+and its blocks fit: those of its prompt and, reserved at once so that nothing is ever preempted, of its whole
+output. The head of the queue waits for room, and those behind it wait too. The prefix cache is looked up at
+the start, as vLLM's scheduler does (`KVCacheManager.get_computed_blocks`): whole blocks, never the last
+token, which must be computed to give the first output token.
 
-Not modelled: preemption, several prefills in one step (same total speed, another order within a chunk), attention's growth
-with the length of the prompt, and speculative decoding.
+Not modelled: preemption, several prefills in one step (same total speed, another order within a chunk),
+attention's growth with the length of the prompt, and speculative decoding.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ class Request(NamedTuple):
     id: Hashable
     """Unique among the requests the engine holds."""
     keys: Sequence[int]
-    """Chained keys of the prompt's full blocks, in order. Fewer than full blocks: the rest cannot be shared."""
+    """Chained keys of the prompt's full blocks, in order.
+
+    Fewer than full blocks: the rest cannot be shared.
+    """
     prompt_tokens: int
     """Tokens of the prompt, at least 1."""
     output_tokens: int
@@ -51,7 +57,7 @@ class Kind(Enum):
 
     STARTED = "started"
     """It left the queue and its prefill began."""
-    FIRST_TOKEN = "first_token"
+    FIRST_TOKEN = "first_token"  # noqa: S105 - not a secret
     """Its prefill is done, which gives the first output token."""
     TOKENS = "tokens"
     """It has generated more tokens; only with `stream_interval`."""
@@ -117,9 +123,9 @@ class _Running:
 class Engine:
     """The model of one engine.
 
-    Drive it in real or virtual time: `submit` and `cancel` as requests come and go, `next_event` for when to call `advance`,
-    which returns what has happened. `stream_interval` is the number of tokens between two `TOKENS` events of a request
-    (vLLM's option of that name); 0 for none, which is fastest.
+    Drive it in real or virtual time: `submit` and `cancel` as requests come and go, `next_event` for when to
+    call `advance`, which returns what has happened. `stream_interval` is the number of tokens between two
+    `TOKENS` events of a request (vLLM's option of that name); 0 for none, which is fastest.
     """
 
     def __init__(self, spec: EngineSpec, stream_interval: int = 0) -> None:
@@ -132,8 +138,12 @@ class Engine:
         self._waiting: OrderedDict[Hashable, Request] = OrderedDict()
         self._prefilling: _Running | None = None
         self._prefill_left = 0.0  # seconds of prefill at full speed
+        self._prefill_whole = 0.0  # the same at its start
+        self._prefill_steps = 0  # engine steps it takes if others decode
         self._decoding: dict[Hashable, _Running] = {}
-        self._milestones: list[tuple[float, int, _Running]] = []  # heap by step count; entries of the gone are skipped
+        self._milestones: list[
+            tuple[float, int, _Running]
+        ] = []  # heap by step count; entries of the gone are skipped
         self._steps = 0.0  # decode steps done at _since
         self._since = -inf  # when _steps, _prefill_left and the rates were last brought up to date
         self._now = -inf
@@ -166,8 +176,8 @@ class Engine:
     def submit(self, request: Request, now: float) -> None:
         """Put `request` into the queue at `now`.
 
-        Raises `TooLargeError` if it can never fit (vLLM refuses those by `max_model_len`), `ValueError` if it is malformed, its id
-        is in use, or `now` lies before an earlier call.
+        Raises `TooLargeError` if it can never fit (vLLM refuses those by `max_model_len`), `ValueError` if it
+        is malformed, its id is in use, or `now` lies before an earlier call.
         """
         if request.prompt_tokens < 1 or request.output_tokens < 1:
             raise ValueError("a request has at least one prompt token and one output token")
@@ -183,7 +193,10 @@ class Engine:
         self._start_next(now)
 
     def cancel(self, request_id: Hashable, now: float) -> bool:
-        """Remove a request at `now`, wherever it is; its computed prompt blocks stay cached. False if it is not here (any more)."""
+        """Remove a request at `now`, wherever it is; its computed prompt blocks stay cached.
+
+        False if it is not here (any more).
+        """
         self._run(now)
         if self._waiting.pop(request_id, None) is not None:
             self.counters.cancelled += 1
@@ -193,7 +206,9 @@ class Engine:
         if prefilling is not None and prefilling.request.id == request_id:
             self._settle(now)
             request, spec = prefilling.request, self.spec
-            computed = request.prompt_tokens - prefilling.cached - self._prefill_left * spec.prefill_tokens_per_s
+            computed = (
+                request.prompt_tokens - prefilling.cached - self._prefill_left * spec.prefill_tokens_per_s
+            )
             keep = (prefilling.cached + max(0, int(computed))) // spec.block_tokens
             self.cache.release(request.keys, prefilling.private, keep)
             self._prefilling = None
@@ -211,9 +226,10 @@ class Engine:
         return True
 
     def next_event(self) -> float:
-        """Return the time at which `advance` will next have something to return; infinity if the engine is idle."""
+        """Return the time at which `advance` will next have something to return; infinity if the engine is
+        idle."""
         if self._events:
-            return self._events[0].time
+            return self._now
         return min(self._prefill_at, self._milestone_at)
 
     def advance(self, now: float) -> list[Event]:
@@ -223,7 +239,8 @@ class Engine:
         return events
 
     def reset_cache(self) -> bool:
-        """Forget all cached blocks, as vLLM's `reset_prefix_cache`: False, and no change, while requests run."""
+        """Forget all cached blocks, as vLLM's `reset_prefix_cache`: False, and no change, while requests
+        run."""
         return self.cache.clear()
 
     def busy_until(self, now: float) -> tuple[float, float]:
@@ -287,7 +304,8 @@ class Engine:
         tokens = 1 + round(step - running.began)
         self._count(running, tokens)
         if tokens < request.output_tokens:
-            # What runs is unchanged, so the rates and their origin stay: results do not depend on the interval.
+            # What runs is unchanged, so the rates and their origin stay: results do not depend on the
+            # interval.
             self._events.append(Event(Kind.TOKENS, at, request.id, tokens, running.cached))
             self._await_milestone(running, tokens)
             self._plan_milestone()
@@ -326,9 +344,11 @@ class Engine:
         counters.hit_tokens += cached
         self._settle(now)
         self._prefilling = _Running(request, cached, private)
-        self._prefill_left = (
-            spec.prefill_overhead_s + (request.prompt_tokens - cached) / spec.prefill_tokens_per_s
+        uncached = request.prompt_tokens - cached
+        self._prefill_left = self._prefill_whole = (
+            spec.prefill_overhead_s + uncached / spec.prefill_tokens_per_s
         )
+        self._prefill_steps = -(-uncached // spec.chunk_tokens) if spec.chunk_tokens else 0
         self._events.append(Event(Kind.STARTED, now, request.id, 0, cached))
         self._replan()
 
@@ -353,10 +373,10 @@ class Engine:
         self._prefill_rate = 1.0
         self._prefill_at = inf
         if self._prefilling is not None:
-            if batch and spec.chunk_tokens:
-                chunk = spec.chunk_tokens / spec.prefill_tokens_per_s
-                self._prefill_rate = chunk / (chunk + step)
-                self._decode_rate = 1 / (chunk + step)
+            if batch and self._prefill_steps:
+                shared = self._prefill_whole + self._prefill_steps * step
+                self._prefill_rate = self._prefill_whole / shared
+                self._decode_rate = self._prefill_steps / shared
             self._prefill_at = self._since + self._prefill_left / self._prefill_rate
         self._plan_milestone()
 

@@ -1,10 +1,11 @@
 """Speeds and sizes of engines, derived from published figures by a roofline and never measured here.
 
-Sources: NVIDIA H100 SXM data sheet (80 GB, 3.35 TB/s, 989 TFLOPS dense BF16), NVIDIA A100 SXM data sheet (80 GB, 2.039 TB/s,
-312 TFLOPS dense BF16); layer and head counts from the models' `config.json` (Llama 3.1 8B: 32 layers, 8 KV heads of 128;
-70B: 80 layers, 8 KV heads of 128). Prefill costs 2 FLOPs per parameter and token; a decode step reads all weights once and
-the KV cache of every sequence (Pope et al., Efficiently Scaling Transformer Inference, MLSys 2023). The efficiencies,
-half of peak FLOPS and seven tenths of peak bandwidth, are usual for tuned engines and an assumption.
+Sources: NVIDIA H100 SXM data sheet (80 GB, 3.35 TB/s, 989 TFLOPS dense BF16), NVIDIA A100 SXM data sheet (80
+GB, 2.039 TB/s, 312 TFLOPS dense BF16); layer and head counts from the models' `config.json` (Llama 3.1 8B: 32
+layers, 8 KV heads of 128; 70B: 80 layers, 8 KV heads of 128). Prefill costs 2 FLOPs per parameter and token;
+a decode step reads all weights once and the KV cache of every sequence (Pope et al., Efficiently Scaling
+Transformer Inference, MLSys 2023). The efficiencies, half of peak FLOPS and seven tenths of peak bandwidth,
+are usual for tuned engines and an assumption.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class EngineSpec:
         if self.step_s <= 0 or self.step_per_request_s < 0 or self.prefill_overhead_s < 0:
             raise ValueError("step_s must be above 0, step_per_request_s and prefill_overhead_s not below 0")
         if min(self.blocks, self.block_tokens, self.max_num_seqs) < 1 or self.chunk_tokens < 0:
-            raise ValueError("blocks, block_tokens and max_num_seqs must be at least 1, chunk_tokens not below 0")
+            raise ValueError(
+                "blocks, block_tokens and max_num_seqs must be at least 1, chunk_tokens not below 0"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,9 @@ def roofline(model: ModelShape, accelerator: Accelerator, count: int = 1) -> Eng
     """Return the engine that `count` accelerators with tensor parallelism make of `model`, in BF16."""
     weights = model.parameters * 2
     bandwidth = accelerator.bandwidth * count * BANDWIDTH_EFFICIENCY
-    memory = accelerator.memory * count * MEMORY_UTILISATION - weights * 1.05  # activations and graphs: 5 % of weights
+    memory = (
+        accelerator.memory * count * MEMORY_UTILISATION - weights * 1.05
+    )  # activations and graphs: 5 % of weights
     return EngineSpec(
         prefill_tokens_per_s=round(accelerator.flops * count * FLOPS_EFFICIENCY / (2 * model.parameters)),
         prefill_overhead_s=0.008,
@@ -103,8 +108,8 @@ PRESETS: dict[str, EngineSpec] = {
     "a100-8b": roofline(LLAMA_8B, A100),
     "4xh100-70b": roofline(LLAMA_70B, H100, 4),
     "8xa100-70b": roofline(LLAMA_70B, A100, 8),
-    # The demo's runs last under a minute on two shared cores: the speed of a real engine, the cache scaled down so that
-    # it is under pressure within such a run, as the full cache is over hours.
+    # The demo's runs last under a minute on two shared cores: the speed of a real engine, the cache scaled
+    # down so that it is under pressure within such a run, as the full cache is over hours.
     "demo": replace(
         roofline(LLAMA_8B, H100),
         blocks=4000,

@@ -60,7 +60,7 @@ func main() {
 	size := flag.Int("size", 8192, "bytes per request body")
 	seconds := flag.Float64("seconds", 2, "seconds to run, warm-up included")
 	limit := flag.Int("requests", 1_000_000, "most requests to send over all connections")
-	warmup := flag.Int("warmup", 20, "first requests of each connection that are left out of the latencies")
+	warmup := flag.Float64("warmup", 0.1, "part of the time, from the start, that is left out of the latencies")
 	flag.Parse()
 
 	bodies := make([]*body, conversations)
@@ -75,13 +75,14 @@ func main() {
 	total := Result{Served: map[string]int{}}
 	results := make([]Result, *connections)
 	begin := time.Now()
-	deadline := begin.Add(time.Duration(*seconds * float64(time.Second)))
+	duration := time.Duration(*seconds * float64(time.Second))
+	warm, deadline := begin.Add(time.Duration(*warmup*float64(duration))), begin.Add(duration)
 	var running sync.WaitGroup
 	for i := range results {
 		running.Add(1)
 		go func() {
 			defer running.Done()
-			results[i] = drive(*target, bodies, i, *limit / *connections, *warmup, deadline)
+			results[i] = drive(*target, bodies, i, *limit / *connections, warm, deadline)
 		}()
 	}
 	running.Wait()
@@ -98,8 +99,9 @@ func main() {
 	}
 }
 
-// drive sends requests on one connection until the deadline or the limit; a failed connection is opened again.
-func drive(target string, bodies []*body, first, limit, warmup int, deadline time.Time) Result {
+// drive sends requests on one connection until the deadline or the limit, and counts the latencies of those sent after
+// warm. A failed connection is opened again.
+func drive(target string, bodies []*body, first, limit int, warm, deadline time.Time) Result {
 	result := Result{Served: map[string]int{}}
 	fail := func(err error) {
 		result.Errors++
@@ -116,7 +118,11 @@ func drive(target string, bodies []*body, first, limit, warmup int, deadline tim
 		}
 	}()
 	var head, payload []byte
-	for n := 0; n < limit && time.Now().Before(deadline); n++ {
+	for n := 0; n < limit; n++ {
+		begin := time.Now()
+		if begin.After(deadline) {
+			break
+		}
 		if conn == nil {
 			opened, err := net.DialTimeout("tcp", target, time.Second)
 			if err != nil {
@@ -137,7 +143,7 @@ func drive(target string, bodies []*body, first, limit, warmup int, deadline tim
 		}
 		result.Requests++
 		result.Served[served]++
-		if n >= warmup {
+		if begin.After(warm) {
 			result.Measured++
 			result.latencies.add(took)
 		}

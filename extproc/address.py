@@ -1,0 +1,118 @@
+"""Addresses as they are written in files: where this process listens, and the endpoints it picks from."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from typing import Literal, NamedTuple
+
+
+class Address(NamedTuple):
+    """Where to listen: a TCP host and port, or a Unix socket.
+
+    `host` has no brackets; `port` 0 lets the kernel choose. For a Unix socket `path` is absolute, `host`
+    empty and `port` 0. `str()` gives the form that files and gRPC use: `127.0.0.1:9002`, `[::1]:9002`,
+    `unix:/run/x.sock`.
+    """
+
+    host: str
+    port: int
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_unix(self) -> bool:
+        """Whether this is a Unix socket."""
+        return bool(self.path)
+
+    def overlaps(self, other: Address) -> bool:
+        """Whether both cannot be bound at once. Port 0 never collides, a wildcard host with every host."""
+        if self.is_unix or other.is_unix:
+            return self.path == other.path
+        wildcard = {"0.0.0.0", "::"} & {self.host, other.host}
+        return self.port == other.port != 0 and (self.host == other.host or bool(wildcard))
+
+
+_TCP_FORM = re.compile(r"\[(?P<v6>[^\]]*)\]:(?P<v6port>.*)|(?P<host>[^:\[\]]*):(?P<port>[^:]*)")
+_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*\.?")
+_UNIX_PATH_BYTES = 107  # sizeof(sockaddr_un.sun_path) less the closing NUL, unix(7)
+
+
+def parse_address(text: str) -> Address:
+    """Read `host:port`, `[v6]:port` or `unix:/path`.
+
+    Raises ValueError saying what is wrong and what to write.
+    """
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:").removeprefix("//")
+        if not path.startswith("/"):
+            raise ValueError("a Unix socket needs an absolute path: unix:/path")
+        if len(path.encode()) > _UNIX_PATH_BYTES:
+            raise ValueError(f"a Unix socket's path may have {_UNIX_PATH_BYTES} bytes at most")
+        return Address("", 0, path)
+    form = _TCP_FORM.fullmatch(text)
+    if form is None:
+        if text.count(":") > 1:
+            raise ValueError('an IPv6 address goes in brackets: "[::1]:9002"')
+        raise ValueError("must be host:port, [v6]:port or unix:/path")
+    if form["v6"] is not None:
+        return Address(_ip(form["v6"], 6), _port(form["v6port"]))
+    host = form["host"]
+    if not host:
+        raise ValueError(
+            f"names no host: write 0.0.0.0{text} for every IPv4 address, [::]{text} for every address"
+        )
+    if re.fullmatch(r"[0-9.]+", host):
+        return Address(_ip(host, 4), _port(form["port"]))
+    if not _HOST_NAME.fullmatch(host):
+        raise ValueError(f"{host!r} is neither an IP address nor a host name")
+    return Address(host, _port(form["port"]))
+
+
+def parse_endpoint(text: str) -> str:
+    """Read an endpoint, `ip:port` or `[v6]:port`, and return it as Envoy writes it.
+
+    Envoy compares a pin with the addresses of its hosts as text, so only the canonical form matches
+    (`override_host` in envoy/extensions/load_balancing_policies). Raises ValueError saying what is wrong.
+    """
+    form = _TCP_FORM.fullmatch(text)
+    if form is None:
+        if text.count(":") > 1:
+            raise ValueError('an IPv6 address goes in brackets: "[fd00::1]:8000"')
+        raise ValueError("must be ip:port or [v6]:port")
+    if form["v6"] is not None:
+        host, port = _ip(form["v6"], 6), _port(form["v6port"], low=1)
+    elif re.fullmatch(r"[0-9.]+", form["host"]):
+        host, port = _ip(form["host"], 4), _port(form["port"], low=1)
+    else:
+        raise ValueError(
+            "must be an IP address and port: Envoy's override_host matches a host by address, never by name"
+        )
+    address = ipaddress.ip_address(host)
+    if address.is_unspecified or address.is_multicast:
+        raise ValueError(f"{host} is no address that can be connected to")
+    return f"[{host}]:{port}" if address.version == 6 else f"{host}:{port}"
+
+
+def _ip(text: str, version: Literal[4, 6]) -> str:
+    try:
+        if version == 4:
+            return str(ipaddress.IPv4Address(text))
+        address = ipaddress.IPv6Address(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an IPv{version} address") from None
+    if address.scope_id is not None:
+        raise ValueError("an IPv6 zone (%...) is not accepted")
+    # inet_ntop and not str(): Envoy writes IPv4-mapped addresses with dots, ipaddress does not.
+    return socket.inet_ntop(socket.AF_INET6, address.packed)
+
+
+def _port(text: str, low: int = 0) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not low <= int(text) <= 65535:
+        raise ValueError(f"port {text!r} must be a number from {low} to 65535")
+    return int(text)

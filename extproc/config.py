@@ -1,0 +1,694 @@
+"""The configuration file: its keys, what each may hold, and what to say when one is wrong.
+
+The models below are the single source: `extproc check`, the reloader, the key table in docs/configuration.md
+and every error message are derived from their fields. In a file keys are written in camelCase; in Python the
+same fields are snake_case. All models are frozen: a changed file makes a new `Config`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from extproc import strict_yaml
+from extproc.address import Address, parse_address, parse_endpoint
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+"""A larger file is refused unread: 4 MiB holds some 100,000 static endpoints."""
+
+KeyPath = strict_yaml.Path
+
+
+# --- Values ---
+
+
+class Allowed(str):
+    """Field metadata: what a key may hold, in words, for error messages and the key table."""
+
+
+def _text_of(value: object, kind: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(
+            f"must be text: {kind}; put it in quotes" if value is not None else f"must be {kind}"
+        )
+    return value
+
+
+def _listen_address(value: object) -> Address:
+    return value if isinstance(value, Address) else parse_address(_text_of(value, "host:port"))
+
+
+def _tcp_address(value: object) -> Address | None:
+    if value is None:
+        return None
+    address = _listen_address(value)
+    if address.is_unix:
+        raise ValueError(
+            "must be host:port or [v6]:port, or null to turn it off: probes and scrapes come over TCP"
+        )
+    return address
+
+
+_DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h)")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, str) and (form := _DURATION.fullmatch(value)):
+        return float(form["number"]) * _UNIT_SECONDS[form["unit"]]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise ValueError("must be a duration: 10s, 500ms, 2m or a number of seconds")
+
+
+def _prefix_length(value: object) -> Literal["auto"] | int:
+    if value == "auto":
+        return "auto"
+    if type(value) is int and 1024 <= value <= 65536:
+        return value
+    raise ValueError("must be auto or a whole number from 1024 to 65536")
+
+
+def _balance(value: object) -> object:
+    if value is True:
+        return Balance()
+    if value is False:
+        return None
+    if value is None:
+        raise ValueError("must be true, false or a mapping with the keys factor, floor")
+    return value
+
+
+def _pattern(value: object) -> str:
+    text = _text_of(value, "a pattern such as llm-*")
+    if not text:
+        raise ValueError('must not be empty; "*" matches everything')
+    return text
+
+
+def _endpoint(value: object) -> str:
+    return parse_endpoint(_text_of(value, "ip:port"))
+
+
+_AS_TEXT = PlainSerializer(lambda value: None if value is None else str(value), return_type=str | None)
+
+ListenAddress = Annotated[
+    Address, BeforeValidator(_listen_address), _AS_TEXT, Allowed("host:port, [v6]:port or unix:/path")
+]
+TcpAddress = Annotated[
+    Address | None, BeforeValidator(_tcp_address), _AS_TEXT, Allowed("host:port, [v6]:port or null")
+]
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+Pattern = Annotated[str, BeforeValidator(_pattern)]
+OptionalPattern = Annotated[
+    str | None,
+    BeforeValidator(lambda value: None if value is None else _pattern(value)),
+    Allowed("a pattern: * any characters, ? one, [ab] one of these"),
+]
+Endpoint = Annotated[str, BeforeValidator(_endpoint)]
+Whole = Annotated[int, Strict()]
+
+
+class Strategy(StrEnum):
+    """How a pool picks an endpoint."""
+
+    RANDOM = "RANDOM"
+    LEAST_OUTSTANDING_REQUESTS = "LEAST_OUTSTANDING_REQUESTS"
+    PREFIX_AWARE = "PREFIX_AWARE"
+
+
+# --- Keys ---
+
+_AFTER_RESTART: JsonDict = {"restart": True}
+
+
+class _Section(BaseModel):
+    """A mapping in the file. Python code may use names or aliases; a file only aliases (see `parse`)."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_alias=True,
+        validate_by_name=True,
+        serialize_by_alias=True,
+        extra="forbid",
+        frozen=True,
+    )
+
+
+class LogConfig(_Section):
+    """What is logged, and how."""
+
+    format: Literal["auto", "json", "console"] = Field(
+        default="auto",
+        description="One JSON object a line, or text for people. auto: console on a terminal, else json.",
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least severe level logged."
+    )
+
+
+class Match(_Section):
+    """Which requests a pool takes."""
+
+    route: OptionalPattern = Field(
+        None, description="Pattern for Envoy's route name (request attribute `xds.route_name`)."
+    )
+    metadata: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Exact value of the gRPC initial metadata `x-warmroute-pool` that the gateway sends.",
+    )
+    models: Annotated[tuple[Pattern, ...], Allowed("a list of patterns")] = Field(
+        default=(),
+        description="Patterns for the body's model, which chooses only among the pools that the gateway's"
+        " side of the match allows. A pool that names the model comes before one without models.",
+    )
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if self.route is not None and self.metadata is not None:
+            raise ValueError("route and metadata exclude each other: keep one")
+        if self.route is None and self.metadata is None and not self.models:
+            raise ValueError("must name a route, a metadata value or models")
+        return self
+
+    def covers(self, later: Match) -> bool:
+        """Whether a pool with this match leaves none of `later`'s requests to it.
+
+        A pool that names the body's model comes before one without models, whatever their order; otherwise
+        the first in the file comes first. May say no where it is hard to tell.
+        """
+        if self.metadata is not None:
+            if self.metadata != later.metadata:
+                return False
+        elif self.route is not None and (later.route is None or not _covers(self.route, later.route)):
+            return False
+        if not self.models or not later.models:
+            return not self.models and not later.models
+        return all(any(_covers(mine, its) for mine in self.models) for its in later.models)
+
+
+def _covers(wide: str, narrow: str) -> bool:
+    """Whether pattern `wide` matches all that `narrow` does.
+
+    With * as its only wildcard, `wide` can match the text of `narrow` only by absorbing every wildcard in it.
+    """
+    if wide == narrow or wide == "*":
+        return True
+    return not set(wide) & set("?[]") and not set(narrow) & set("[]") and fnmatchcase(narrow, wide)
+
+
+class Balance(_Section):
+    """The relative bound of the spill rule: leave the first choice at max(factor x mean in-flight, floor)."""
+
+    factor: float = Field(
+        default=1.25, gt=1, le=100, description="Times the mean in-flight count of the pool's endpoints."
+    )
+    floor: Whole = Field(
+        default=8, ge=1, le=1024, description="In-flight requests below which the bound never spills."
+    )
+
+
+class Shed(_Section):
+    """Refuse requests with 429 rather than queue them."""
+
+    max_in_flight: Whole = Field(
+        ge=1, le=1_000_000, description="Answer 429 when every endpoint has this many requests in flight."
+    )
+
+
+class EndpointsConfig(_Section):
+    """Where the pool's endpoints come from: exactly one of the two."""
+
+    static: Annotated[tuple[Endpoint, ...] | None, Allowed("a list of ip:port, IPv6 in brackets")] = Field(
+        default=None,
+        description="The endpoints themselves. IP addresses, never names: Envoy matches a pin by address.",
+    )
+    file: Annotated[Path | None, Allowed("a path")] = Field(
+        default=None,
+        description="A YAML file with a list of endpoints, watched. A relative path starts at this file's"
+        " directory.",
+    )
+
+    @field_validator("static")
+    @classmethod
+    def _no_endpoint_twice(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is None:
+            return None
+        if not value:
+            raise ValueError("must name one endpoint at least")
+        if twice := [address for address, times in Counter(value).items() if times > 1]:
+            raise ValueError(f"names {', '.join(twice)} more than once")
+        return value
+
+    @field_validator("file", mode="before")
+    @classmethod
+    def _relative_to_the_configuration(cls, value: object, info: ValidationInfo) -> Path | None:
+        if value is None:
+            return None
+        if isinstance(value, Path):
+            return value
+        text = _text_of(value, "a path")
+        if not text or "\0" in text:
+            raise ValueError("must be a path")
+        return Path((info.context or {}).get("directory", ""), text)
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.static is None) == (self.file is None):
+            raise ValueError("must have exactly one of the keys static, file")
+        return self
+
+
+class PoolConfig(_Section):
+    """The endpoints of one model service, and how to pick among them."""
+
+    name: Annotated[str, Allowed("letters, digits and . _ / -, at most 128")] = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}\z", description="Name in metrics and logs; unique."
+    )
+    match: Match | None = Field(
+        default=None,
+        description="Which requests the pool takes. Several pools need one each; a lone pool without: all.",
+    )
+    strategy: Strategy = Field(default=Strategy.PREFIX_AWARE, description="How an endpoint is picked.")
+    prefix_length: Annotated[
+        Literal["auto"] | int,
+        BeforeValidator(_prefix_length),
+        Allowed("auto or a whole number from 1024 to 65536"),
+    ] = Field(
+        default="auto",
+        description="Characters of message text (bytes of a raw body) that make the prefix. auto: as many as"
+        " it takes to tell the traffic's prefixes apart. Read by PREFIX_AWARE.",
+    )
+    concurrency_threshold: Whole = Field(
+        default=16,
+        ge=1,
+        le=1024,
+        description="In-flight requests at which PREFIX_AWARE leaves a prefix's first choice for a less busy"
+        " endpoint.",
+    )
+    balance: Annotated[Balance | None, BeforeValidator(_balance), Allowed("true, false or a mapping")] = (
+        Field(
+            default_factory=Balance,
+            description="Leave the first choice also when it is busier than the others by this bound. false:"
+            " only at concurrencyThreshold.",
+        )
+    )
+    shed: Shed | None = Field(
+        None, description="Refuse requests when all endpoints are full. Absent: never refuse."
+    )
+    endpoints: EndpointsConfig = Field(
+        description="Where the endpoints come from: exactly one of static, file."
+    )
+
+    @property
+    def prefix_limit(self) -> int | None:
+        """`prefix_length` as a number of characters; None for auto."""
+        return None if self.prefix_length == "auto" else self.prefix_length
+
+
+class Config(_Section):
+    """The whole file."""
+
+    listen: ListenAddress = Field(
+        default=Address("127.0.0.1", 9002),
+        description="Where the gateway's ext_proc streams come in (gRPC).",
+        json_schema_extra=_AFTER_RESTART,
+    )
+    health: TcpAddress = Field(
+        default=Address("127.0.0.1", 9003),
+        description="Where grpc.health.v1 is served. null: off.",
+        json_schema_extra=_AFTER_RESTART,
+    )
+    metrics: TcpAddress = Field(
+        default=Address("127.0.0.1", 9090),
+        description="Where Prometheus scrapes /metrics (HTTP). null: off.",
+        json_schema_extra=_AFTER_RESTART,
+    )
+    log: LogConfig = Field(default_factory=LogConfig, description="What is logged, and how.")
+    drain_timeout: Annotated[
+        Seconds, Allowed("a duration up to 1h: 10s, 500ms, 2m or a number of seconds")
+    ] = Field(
+        10.0,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="How long streams may take to finish after SIGTERM before they are cut.",
+    )
+    max_message_bytes: Whole = Field(
+        default=16 * 1024 * 1024,
+        ge=64 * 1024,
+        le=1024 * 1024 * 1024,
+        description="Bytes of the largest gRPC message taken. Must exceed the largest body that the gateway"
+        " buffers: a larger one fails the stream.",
+        json_schema_extra=_AFTER_RESTART,
+    )
+    pools: Annotated[tuple[PoolConfig, ...], Allowed("a list with one pool at least")] = Field(
+        min_length=1, description="The pools, tried in this order."
+    )
+
+    @field_validator("pools")
+    @classmethod
+    def _pools_can_be_told_apart(cls, pools: tuple[PoolConfig, ...]) -> tuple[PoolConfig, ...]:
+        if problems := list(_collisions(pools)):
+            raise PydanticCustomError("pools", "the pools collide", {"problems": problems})
+        return pools
+
+    @model_validator(mode="after")
+    def _each_port_its_own(self) -> Self:
+        named = [("listen", self.listen), ("health", self.health), ("metrics", self.metrics)]
+        taken = [(key, address) for key, address in named if address is not None]
+        problems = [
+            ((key,), f"is {address}, which collides with {other} {earlier}: give each its own")
+            for at, (key, address) in enumerate(taken)
+            for other, earlier in taken[:at]
+            if address.overlaps(earlier)
+        ]
+        if problems:
+            raise PydanticCustomError("addresses", "addresses collide", {"problems": problems})
+        return self
+
+
+def _collisions(pools: Sequence[PoolConfig]) -> Iterator[tuple[KeyPath, str]]:
+    names: dict[str, int] = {}
+    for index, pool in enumerate(pools):
+        if pool.name in names:
+            yield (
+                ("pools", index, "name"),
+                f"is {pool.name!r}, the name of pools[{names[pool.name]}]: names are unique",
+            )
+        names.setdefault(pool.name, index)
+        if pool.match is None:
+            if len(pools) > 1:
+                yield (
+                    ("pools", index),
+                    f"pool {pool.name!r} has no match, and there are {len(pools)} pools: give each a match"
+                    ' ({route: "*"} in the last one takes what is left)',
+                )
+            continue
+        for at, earlier in enumerate(pools[:index]):
+            if earlier.match is not None and earlier.match.covers(pool.match):
+                yield (
+                    ("pools", index, "match"),
+                    f"pool {pool.name!r} collides with pools[{at}] {earlier.name!r}, which comes first and"
+                    " takes every request that this one could: narrow that match, add models, or change the"
+                    " order",
+                )
+                break
+
+
+# --- Reading ---
+
+
+class Problem(NamedTuple):
+    """One thing wrong with a file. `line` and `column` count from 1 or are None; `path` may be empty."""
+
+    path: str
+    line: int | None
+    column: int | None
+    message: str
+
+
+class ConfigError(Exception):
+    """A file cannot be used. `str()` is one line per problem, `file:line: field.path: problem and remedy`."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self._line(problem) for problem in self.problems))
+
+    def _line(self, problem: Problem) -> str:
+        place = ":".join(
+            str(part) for part in (self.source, problem.line, problem.column) if part is not None
+        )
+        return ": ".join(part for part in (place, problem.path, problem.message) if part)
+
+
+def load(path: Path | str) -> Config:
+    """Read and check a file. Raises ConfigError, with every problem in it."""
+    path = Path(path)
+    return parse(read_text(path), str(path), path.parent)
+
+
+def read_text(path: Path) -> str:
+    """The file's text. Raises ConfigError if it cannot be read, is too large or is not UTF-8."""
+
+    def refuse(message: str) -> ConfigError:
+        return ConfigError(str(path), [Problem("", None, None, message)])
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise refuse("no such file") from None
+    except IsADirectoryError:
+        raise refuse("is a directory: name the file in it") from None
+    except OSError as error:
+        raise refuse(f"cannot be read: {error.strerror or error}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise refuse(f"is larger than {MAX_FILE_BYTES} bytes: list endpoints in a file of their own")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise refuse(f"is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}") from None
+
+
+def parse(text: str, source: str, directory: Path | None = None) -> Config:
+    """Check the text of a file; `source` names it in errors, relative paths start at `directory`.
+
+    Raises ConfigError, with every problem in it.
+    """
+    try:
+        document = strict_yaml.read(text)
+    except strict_yaml.YamlError as error:
+        raise ConfigError(source, [Problem("", error.line, error.column, error.problem)]) from None
+    if document.value is None:
+        raise ConfigError(source, [Problem("", None, None, "is empty: it needs pools at least")])
+    if not isinstance(document.value, dict):
+        said = f"must be a mapping of keys ({', '.join(_aliases(Config))}), is {_shown(document.value)}"
+        raise ConfigError(source, [Problem("", 1, None, said)])
+    try:
+        return Config.model_validate(
+            document.value, by_alias=True, by_name=False, context={"directory": directory or Path()}
+        )
+    except ValidationError as error:
+        problems = [
+            Problem(_written(path), _line_of(path, document.lines), None, message)
+            for detail in error.errors(include_url=False)
+            for path, message in _explained(detail)
+        ]
+        problems.sort(key=lambda problem: problem.line or 0)
+        raise ConfigError(source, problems) from None
+
+
+def needing_restart(running: Config, wanted: Config) -> list[str]:
+    """The keys, as written in a file, that differ and cannot change while running."""
+    return [key.path for key in _restart_keys() if getattr(running, key.field) != getattr(wanted, key.field)]
+
+
+def until_restart(running: Config, wanted: Config) -> Config:
+    """`wanted`, with the keys that cannot change while running as they are in `running`."""
+    return wanted.model_copy(update={key.field: getattr(running, key.field) for key in _restart_keys()})
+
+
+# --- Describing ---
+
+
+class Key(NamedTuple):
+    """One key of the file. `path` as in `pools[].name`; `default` is None where the key is required."""
+
+    path: str
+    field: str
+    allowed: str
+    default: str | None
+    restart: bool
+    description: str
+
+
+def keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]:
+    """Every key of the file, each mapping before the keys in it."""
+    for name, field in model.model_fields.items():
+        path = f"{prefix}{field.alias}"
+        extra = field.json_schema_extra
+        yield Key(
+            path,
+            name,
+            _allowed(field),
+            None if field.is_required() else _default(field),
+            isinstance(extra, dict) and bool(extra.get("restart")),
+            field.description or "",
+        )
+        if inner := _section_in(field.annotation):
+            yield from keys(inner, f"{path}[]." if get_origin(field.annotation) is tuple else f"{path}.")
+
+
+def _restart_keys() -> list[Key]:
+    return [key for key in keys() if key.restart]
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    match value:
+        case Balance():
+            return "true"
+        case BaseModel():
+            return "{}"
+        case None:
+            return "none"
+        case ():
+            return "[]"
+        case float() if _allowed(field).startswith("a duration"):
+            return f"{value:g}s"
+        case _:
+            return str(value)
+
+
+def _allowed(field: FieldInfo) -> str:
+    """What a key may hold, in words."""
+    for part in field.metadata:
+        if isinstance(part, Allowed):
+            return str(part)
+    if words := _choices(field.annotation):
+        return f"one of {', '.join(words)}"
+    if inner := _section_in(field.annotation):
+        return f"a mapping with {', '.join(_aliases(inner))}"
+    low, above, high = (_bound(field, kind) for kind in (Ge, Gt, Le))
+    if low is not None:
+        return f"a whole number from {low} to {high}"
+    return "text" if above is None else f"a number above {above}, at most {high}"
+
+
+def _bound(field: FieldInfo, kind: type[Ge | Gt | Le]) -> object:
+    return next(
+        (getattr(part, kind.__name__.lower()) for part in field.metadata if isinstance(part, kind)), None
+    )
+
+
+def _aliases(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _choices(annotation: Any) -> list[str]:
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return [member.value for member in annotation]
+    return [str(word) for word in get_args(annotation)] if get_origin(annotation) is Literal else []
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that an annotation holds, directly, optionally or in a tuple."""
+    for part in (annotation, *get_args(annotation)):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            return part
+    return None
+
+
+def _field_at(path: KeyPath) -> tuple[type[BaseModel], FieldInfo | None]:
+    """The section that a path ends in, and the field it names there; None: no such key."""
+    section: type[BaseModel] = Config
+    field: FieldInfo | None = None
+    for at, part in enumerate(path):
+        if isinstance(part, int):
+            continue
+        field = next((known for known in section.model_fields.values() if known.alias == part), None)
+        inner = _section_in(field.annotation) if field else None
+        if inner and any(isinstance(later, str) for later in path[at + 1 :]):
+            section = inner
+    return section, field
+
+
+# --- Explaining ---
+
+
+def _explained(detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
+    """One of pydantic's errors as paths and sentences that name the value, what is allowed and the remedy."""
+    path, value, context = detail["loc"], detail["input"], detail.get("ctx", {})
+    section, field = _field_at(path)
+    match detail["type"]:
+        case "pools" | "addresses":
+            yield from cast("list[tuple[KeyPath, str]]", context["problems"])
+        case "extra_forbidden":
+            yield path, _unknown_key(str(path[-1]), section)
+        case "too_short" if value:  # counted without the items that have errors of their own
+            return
+        case "model_type" | "model_attributes_type":
+            item = _section_in(field.annotation) if field else section
+            yield path, f"is {_shown(value)}; must be a mapping with {', '.join(_aliases(item or section))}"
+        case "missing":
+            yield path, f"is required: {field.description if field else ''}"
+        case "value_error":
+            reason = str(context["error"])
+            yield path, reason if isinstance(value, dict | BaseModel) else f"is {_shown(value)}; {reason}"
+        case _:
+            allowed = _allowed(field) if field else detail["msg"]
+            near = _nearest(value, _choices(field.annotation)) if field and isinstance(value, str) else None
+            yield path, f"is {_shown(value)}; must be {allowed}" + (f"; did you mean {near}?" if near else "")
+
+
+def _unknown_key(key: str, section: type[BaseModel]) -> str:
+    siblings = _aliases(section)
+    if near := _nearest(key, siblings):
+        return f"unknown key; did you mean {near}?"
+    elsewhere = [known.path for known in keys() if known.path.split(".")[-1] == key]
+    if elsewhere:
+        return f"unknown key here; did you mean {elsewhere[0]}?"
+    return f"unknown key; the keys here are {', '.join(siblings)}"
+
+
+def _nearest(word: str, known: Sequence[str]) -> str | None:
+    plain = {re.sub(r"[^a-z0-9]", "", one.lower()): one for one in known}
+    found = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", word.lower()), plain, n=1)
+    return plain[found[0]] if found else None
+
+
+def _shown(value: object) -> str:
+    """A value as its author would recognise it, short."""
+    match value:
+        case None:
+            return "empty"
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "a mapping"
+        case list() | tuple():
+            return "a list" if value else "an empty list"
+        case str():
+            return f"the text {value!r}" if len(value) <= 60 else f"the text {value[:57]!r}..."
+        case _:
+            return str(value)
+
+
+def _written(path: KeyPath) -> str:
+    """A path as people write it: pools[0].endpoints.static[1]."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def _line_of(path: KeyPath, lines: dict[KeyPath, int]) -> int | None:
+    """The line of a path, or of what should have held it."""
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path)

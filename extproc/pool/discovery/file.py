@@ -1,0 +1,112 @@
+"""Endpoints in a YAML file that is watched: a list of `ip:port`, or a mapping with that list under
+`endpoints`.
+
+The file may be written in place, replaced by rename, or be a symbolic link whose target is swapped, as
+Kubernetes does with mounted ConfigMaps. A file that cannot be read or understood changes nothing: the
+endpoints known before stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+import structlog
+import watchfiles
+
+from extproc import strict_yaml
+from extproc.pool.address import normalise_all
+
+OnChange = Callable[[tuple[str, ...]], None]
+OnError = Callable[[ValueError], None]
+
+DEBOUNCE_MS = 50
+"""Events closer together than this are one change: a replacement is seen as several."""
+REREAD_MS = 1000
+"""The file is read again this often though nothing was seen: not every file system reports every change."""
+
+_log = structlog.get_logger(__name__)
+
+
+def read(path: Path) -> tuple[str, ...]:
+    """The canonical addresses in the file at `path`, in its order, each once.
+
+    Raises ValueError that names the file and what is wrong: not there, not YAML, another shape, a bad
+    address, or empty. An empty file is a file half written; no endpoints at all is written `[]`.
+    """
+    try:
+        document = strict_yaml.read(path.read_text("utf-8")).value
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from error
+    except (strict_yaml.YamlError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not YAML: {error}") from error
+    if isinstance(document, dict) and document.keys() == {"endpoints"}:
+        document = document["endpoints"]
+    if document is None:
+        raise ValueError(f"{path}: empty; write [] for no endpoints")
+    if not isinstance(document, list):
+        raise ValueError(f"{path}: expected a list of ip:port, alone or under the only key 'endpoints'")
+    try:
+        return normalise_all(document)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+async def watch(path: Path, on_change: OnChange, on_error: OnError | None = None) -> None:
+    """Call `on_change` with the addresses now and whenever they change, until cancelled.
+
+    A file that is missing at the start is an error like any other: `on_change` is not called until there is
+    a good one. `on_error` gets the ValueError of `read`, which is also logged; once, until it reads
+    otherwise.
+    """
+    known: tuple[str, ...] | None = None
+    complaint = ""
+    async with aclosing(_moments(path)) as moments:
+        async for _ in moments:
+            try:
+                addresses = await asyncio.to_thread(read, path)
+            except ValueError as error:
+                if str(error) != complaint:
+                    complaint = str(error)
+                    _log.warning("endpoints file not taken", path=str(path), error=complaint, kept=known)
+                    if on_error is not None:
+                        on_error(error)
+            else:
+                complaint = ""
+                if addresses != known:
+                    known = addresses
+                    on_change(addresses)
+
+
+async def _moments(path: Path) -> AsyncGenerator[None, None]:
+    """Now, and each time the file may have changed."""
+    yield
+    while True:
+        directories = _directories(path)
+        if directories:
+            events = watchfiles.awatch(
+                *directories,
+                watch_filter=None,
+                debounce=DEBOUNCE_MS,
+                step=DEBOUNCE_MS // 2,
+                rust_timeout=REREAD_MS,
+                yield_on_timeout=True,
+                recursive=False,
+            )
+            # A directory may vanish between the look at it and the watch.
+            with suppress(FileNotFoundError):
+                async with aclosing(events):
+                    async for _ in events:
+                        yield
+                        if _directories(path) != directories:
+                            break
+        else:
+            await asyncio.sleep(REREAD_MS / 1000)
+            yield
+
+
+def _directories(path: Path) -> frozenset[Path]:
+    """The existing directories in which `path` can change: its own, and that of the file it links to."""
+    return frozenset(parent for parent in (path.parent, path.resolve().parent) if parent.is_dir())

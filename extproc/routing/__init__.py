@@ -1,0 +1,44 @@
+"""Strategies: block keys and a pool snapshot in, ranked endpoints out.
+
+This room is pure: no clock, no IO, and randomness only from the `random.Random` that is passed in. It knows
+endpoints and nothing of gateways. `build` makes a strategy from the values of the configuration.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from extproc.routing.least_outstanding import LeastOutstanding
+from extproc.routing.pick import Strategy
+from extproc.routing.prefix_aware import PrefixAware
+from extproc.routing.randomly import Randomly
+from extproc.routing.spill import Balance, SpillRule
+
+__all__ = ["Balance", "Strategy", "build"]
+
+DEFAULT_BALANCE = Balance()
+
+
+def build(
+    name: str,
+    *,
+    prefix_length: int | Literal["auto"] = "auto",
+    concurrency_threshold: int = 16,
+    balance: Balance | None = DEFAULT_BALANCE,
+    max_in_flight: int | None = None,
+    before: Strategy | None = None,
+) -> Strategy:
+    """The strategy called RANDOM, LEAST_OUTSTANDING_REQUESTS or PREFIX_AWARE; ValueError for another name.
+
+    Only `max_in_flight` (requests per endpoint; None: never shed) concerns the first two. `balance` None
+    switches that half of the spill rule off; see `spill`. PREFIX_AWARE remembers where prefixes were
+    placed: give the strategy that the new one replaces as `before`, and they stay there.
+    """
+    rule = SpillRule(concurrency_threshold, balance, max_in_flight)
+    if name == Randomly.name:
+        return Randomly(rule)
+    if name == LeastOutstanding.name:
+        return LeastOutstanding(rule)
+    if name == PrefixAware.name:
+        return PrefixAware(rule, prefix_length, before.depths if isinstance(before, PrefixAware) else None)
+    raise ValueError(f"strategy {name!r}: expected RANDOM, LEAST_OUTSTANDING_REQUESTS or PREFIX_AWARE")

@@ -1,0 +1,61 @@
+"""What a strategy is and what it answers."""
+
+from __future__ import annotations
+
+import random
+from typing import Final, Literal, NamedTuple, Protocol
+
+from extproc.pool.snapshot import Snapshot
+from extproc.prefix import BlockKeys
+
+Reason = Literal["prefix", "spill", "load", "random", "shed", "empty"]
+"""Why a pick came out as it did, for metric labels and explanations.
+
+prefix: the first choice of the prefix. spill: that one had no room, this is another. load: the least busy.
+random: by chance. shed: every eligible endpoint is full, answer 429. empty: there is no eligible endpoint.
+"""
+
+RETRIES = 4
+"""Endpoints after the first choice, at most: more tries than that are an outage."""
+
+
+class Pick(NamedTuple):
+    """Where a request goes."""
+
+    ranked: tuple[str, ...]
+    """Addresses, distinct: the choice, then at most `RETRIES` to retry on, best first, suspects last. Empty
+    for shed and empty."""
+    reason: Reason
+    depth: int | None = None
+    """Index in the chain of the block key that placed the request; None if no key did."""
+    home: str | None = None
+    """First choice of that key, which is `ranked[0]` unless the request spilled."""
+
+
+EMPTY: Final = Pick((), "empty")
+SHED: Final = Pick((), "shed")
+
+
+class Strategy(Protocol):
+    """Ranks the endpoints of a snapshot for one request."""
+
+    @property
+    def name(self) -> str:
+        """As the configuration spells it."""
+        ...
+
+    @property
+    def wants_keys(self) -> bool:
+        """Whether `pick` looks at keys; else they need not be made."""
+        ...
+
+    @property
+    def prefix_length(self) -> int | None:
+        """Characters of message text that the keys should cover; None: all."""
+        ...
+
+    def pick(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Pick:
+        """Choose. `keys` None or without a key: nothing is known of the prompt. Never raises for valid
+        input.
+        """
+        ...
