@@ -24,9 +24,9 @@ _log = structlog.get_logger(__name__)
 class Reloader:
     """Keeps the running configuration equal to the file at `path`, as far as the file can be used.
 
-    `running` is what was loaded from it at start. `apply` gets each new configuration, with the keys that need a
-    restart as they were; it may be a coroutine function, and if it raises, the configuration before stays the
-    running one. `clock` gives seconds since the epoch.
+    `running` is what was loaded from it at start. `apply` gets each new configuration, with the keys that
+    need a restart as they were; it may be a coroutine function, and if it raises, the configuration before
+    stays the running one. `clock` gives seconds since the epoch.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Reloader:
         return self._running
 
     def trigger(self) -> None:
-        """Look at the file now. For `loop.add_signal_handler(signal.SIGHUP, ...)`; call it in the loop's thread."""
+        """Look at the file now. For `loop.add_signal_handler(SIGHUP, ...)`: call it in the loop's thread."""
         self._asked = True
         self._wake.set()
 

@@ -1,8 +1,8 @@
 """When to look at a file again.
 
-The directory and not the file is watched, because editors and Kubernetes replace a file under its name. Events are
-only hints: they may be missing (network file systems), late or several for one change, so whoever looks compares
-what is there with what was seen last, and looks every so often without any.
+The directory and not the file is watched, because editors and Kubernetes replace a file under its name.
+Events are only hints: they may be missing (network file systems), late or several for one change, so whoever
+looks compares what is there with what was seen last, and looks every so often without any.
 """
 
 from __future__ import annotations

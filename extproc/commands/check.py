@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def _summary(file: Path, config: Config, pools: list[_Pool]) -> str:
     return "\n".join([f"{file}: valid", "", *_columns(listening), "", *_columns(table)])
 
 
-def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -116,13 +117,13 @@ def _bounds(pool: PoolConfig) -> str:
         said = str(pool.concurrency_threshold)
     else:
         relative = f"max({pool.balance.factor:g} x mean, {pool.balance.floor})"
-        said = f"{pool.concurrency_threshold} or {relative}"
+        said = f"min({pool.concurrency_threshold}, {relative})"
     return f"{said}; 429 at {pool.shed.max_in_flight}" if pool.shed else said
 
 
 def key_table() -> str:
     """Every key as a Markdown table, as it stands in docs/configuration.md."""
-    rows = ["| key | value | default | |", "|---|---|---|---|", *map(_key_row, keys())]
+    rows = ["| key | value | default | meaning |", "|---|---|---|---|", *map(_key_row, keys())]
     return "\n".join(rows)
 
 

@@ -1,8 +1,8 @@
 """Options in, a typed Envoy bootstrap out.
 
 Read top down it follows a request: listener, filters, route, engines, and beside them the router's cluster.
-What Envoy does with each setting was measured on Envoy 1.40; where a choice is not obvious a comment says what
-happens without it.
+What Envoy does with each setting was measured on Envoy 1.40; where a choice is not obvious a comment says
+what happens without it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from envoy_data_plane.envoy.config.cluster.v3 import (
     CircuitBreakers,
     CircuitBreakersThresholds,
     Cluster,
+    ClusterCommonLbConfig,
     ClusterDiscoveryType,
     LoadBalancingPolicy,
     LoadBalancingPolicyPolicy,
@@ -29,6 +30,8 @@ from envoy_data_plane.envoy.config.core.v3 import (
     GrpcService,
     GrpcServiceEnvoyGrpc,
     HeaderValue,
+    HealthCheck,
+    HealthCheckGrpcHealthCheck,
     Http1ProtocolOptions,
     Http2ProtocolOptions,
     Pipe,
@@ -66,8 +69,12 @@ from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
     MetadataOptions,
     MetadataOptionsMetadataNamespaces,
     ProcessingMode,
-    ProcessingModeBodySendMode,
-    ProcessingModeHeaderSendMode,
+)
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
+    ProcessingModeBodySendMode as BodyMode,
+)
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
+    ProcessingModeHeaderSendMode as HeaderMode,
 )
 from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
@@ -91,11 +98,10 @@ from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
 )
 from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPathSegment
-from envoy_data_plane.envoy.type.v3 import Int64Range
+from envoy_data_plane.envoy.type.v3 import Int64Range, Percent
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
 from extproc.envoy_config.options import (
-    MIB,
     Ip,
     Name,
     Options,
@@ -115,10 +121,15 @@ ROUTER = "extproc"
 EXT_PROC = "envoy.filters.http.ext_proc"
 BUFFER = "envoy.filters.http.buffer"
 
+# Envoy reads ahead of what it holds back by up to one connection buffer (HTTP/1.1) or stream window (HTTP/2).
+READ_AHEAD = 256 * 1024
+# A body longer than the limit by this much cannot end in the read that passes the limit.
+SLACK = 3 * READ_AHEAD
+
 # The router names one choice and up to four to fall back on.
 RETRIES = 4
-# Each request holds a stream to the router until its reply ends; Envoy's default of 1024 requests and 3 retries
-# would turn a busy minute, or one dead engine, into 503s.
+# Each request holds a stream to the router until its reply ends; Envoy's default of 1024 requests and 3
+# retries would turn a busy minute, or one dead engine, into 503s.
 MANY = 100_000
 # A queued request of a long prompt may be silent for many minutes: the engine decides, not the gateway.
 IDLE = timedelta(hours=1)
@@ -156,9 +167,7 @@ def _listener(name: str, address: str, http: HttpConnectionManager, options: Opt
     return Listener(
         name=name,
         address=_address(parse_ip(address, "listen")),
-        # The route's request_body_buffer_limit decides what is buffered of a request; this one what waits for
-        # a slow client.
-        per_connection_buffer_limit_bytes=MIB,
+        per_connection_buffer_limit_bytes=READ_AHEAD,
         filter_chains=[
             FilterChain(
                 filters=[
@@ -180,18 +189,20 @@ def _with_router(options: Options) -> HttpConnectionManager:
             HttpFilter(
                 name=BUFFER,
                 disabled=True,
-                typed_config=Any.pack(Buffer(max_request_bytes=options.body_limit)),
+                typed_config=Any.pack(Buffer(max_request_bytes=options.body_limit + SLACK)),
             )
         )
-    routes = [_upgrade_route(options)]
-    if options.exchange == "one-message":
-        routes.append(_one_message_route(options))
-    routes.append(_route(options))
-    return _connection_manager("clients", filters, routes, options)
+    return _connection_manager("clients", filters, _routes(options), options)
 
 
 def _without_router(options: Options) -> HttpConnectionManager:
-    return _connection_manager("plain", [], [_route(options)], options)
+    route = Route(
+        name=options.route_name,
+        match=RouteMatch(prefix="/"),
+        route=_action(),
+        request_body_buffer_limit=options.body_limit,
+    )
+    return _connection_manager("plain", [], [route], options)
 
 
 def _connection_manager(
@@ -200,6 +211,7 @@ def _connection_manager(
     return HttpConnectionManager(
         stat_prefix=name,
         codec_type=HttpConnectionManagerCodecType.AUTO,
+        http2_protocol_options=Http2ProtocolOptions(initial_stream_window_size=READ_AHEAD),
         stream_idle_timeout=IDLE,
         request_headers_timeout=timedelta(seconds=10),
         use_remote_address=True,
@@ -229,7 +241,7 @@ def _connection_manager(
 def _remove(prefix: str) -> HeaderMutation:
     """Remove what the client sent under these names, before anything reads it.
 
-    The pin must be the router's alone, and Envoy takes orders on retries and time-outs from x-envoy-* headers.
+    The pin must be the router's alone, and Envoy takes orders on retries and time-outs from x-envoy- headers.
     """
     return HeaderMutation(
         remove_on_match=HeaderMutationRemoveOnMatch(
@@ -307,59 +319,72 @@ def _ext_proc(options: Options) -> ExternalProcessor:
     )
 
 
-def _mode(*, headers: bool = True, body: bool = True) -> ProcessingMode:
+def _mode(*, headers: bool = True, body: BodyMode = BodyMode.BUFFERED_PARTIAL) -> ProcessingMode:
     return ProcessingMode(
-        request_header_mode=ProcessingModeHeaderSendMode.SEND
-        if headers
-        else ProcessingModeHeaderSendMode.SKIP,
-        # BUFFERED answers 413 above the limit; STREAMED loses the pin of a body in several chunks.
-        request_body_mode=ProcessingModeBodySendMode.BUFFERED_PARTIAL
-        if body
-        else ProcessingModeBodySendMode.NONE,
-        request_trailer_mode=ProcessingModeHeaderSendMode.SKIP,
-        response_header_mode=ProcessingModeHeaderSendMode.SEND,
-        response_body_mode=ProcessingModeBodySendMode.NONE,
+        request_header_mode=HeaderMode.SEND if headers else HeaderMode.SKIP,
+        request_body_mode=body,
+        request_trailer_mode=HeaderMode.SKIP,
+        response_header_mode=HeaderMode.SEND,
+        response_body_mode=BodyMode.NONE,
         # Keeps the stream open to the last byte of the reply: so the router knows when the request ends.
-        response_trailer_mode=ProcessingModeHeaderSendMode.SEND,
+        response_trailer_mode=HeaderMode.SEND,
     )
 
 
 # Routes
 
 
-def _route(options: Options) -> Route:
+def _routes(options: Options) -> list[Route]:
+    """One route for each way a body can come; the first that matches is taken.
+
+    A body of BUFFERED_PARTIAL must not end in the very read that passes the limit: Envoy 1.40 then loses the
+    end of the request, an empty last chunk queued while the router answers, and the engine waits for ever. So
+    that mode is left to bodies known to fit or to be longer by more than one read.
+    """
+    return [_upgrade_route(options), _fitting_route(options), _long_route(options), _unsized_route(options)]
+
+
+def _route(options: Options, match: list[HeaderMatcher], limit: int, mode: ProcessingMode) -> Route:
     return Route(
         name=options.route_name,
-        match=RouteMatch(prefix="/"),
+        match=RouteMatch(prefix="/", headers=match),
         route=_action(),
-        request_body_buffer_limit=options.body_limit,
+        # What ext_proc holds for the router and the router filter for a retry.
+        request_body_buffer_limit=limit,
+        typed_per_filter_config={EXT_PROC: _override(mode)},
     )
 
 
-def _one_message_route(options: Options) -> Route:
-    """Bodies that are known to fit, whole in one message.
+def _fitting_route(options: Options) -> Route:
+    """A body known to be within the limit: whole to the router, in the exchange that was asked for.
 
     With the headers not sent, only the buffer filter holds the request until the router has answered: without
-    it Envoy picks an engine first. But that filter refuses with 413 what does not fit, so a long body, or one
-    of unknown length, takes the two-message route instead.
+    it Envoy picks an engine first. That filter refuses with 413 what does not fit; here all fits.
     """
-    return Route(
-        name=options.route_name,
-        match=RouteMatch(
-            prefix="/",
-            headers=[
-                HeaderMatcher(
-                    name="content-length", range_match=Int64Range(start=1, end=options.body_limit + 1)
-                )
-            ],
-        ),
-        route=_action(),
-        request_body_buffer_limit=options.body_limit,
-        typed_per_filter_config={
-            EXT_PROC: _override(_mode(headers=False)),
-            BUFFER: Any.pack(BufferPerRoute(buffer=Buffer(max_request_bytes=options.body_limit))),
-        },
-    )
+    limit = options.body_limit + SLACK
+    one = options.exchange == "one-message"
+    route = _route(options, [_length(1, limit + 1)], limit, _mode(headers=not one))
+    if one:
+        route.typed_per_filter_config[BUFFER] = Any.pack(
+            BufferPerRoute(buffer=Buffer(max_request_bytes=limit))
+        )
+    return route
+
+
+def _long_route(options: Options) -> Route:
+    """A body known to be longer: its first part to the router, the rest streams past."""
+    beyond = _length(options.body_limit + SLACK + 1, 2**62)
+    return _route(options, [beyond], options.body_limit, _mode())
+
+
+def _unsized_route(options: Options) -> Route:
+    """No body, or one of unknown length: whole to the router, and 413 beyond what the router takes."""
+    return _route(options, [], options.unsized_limit, _mode(body=BodyMode.BUFFERED))
+
+
+def _length(start: int, end: int) -> HeaderMatcher:
+    """Match a content-length of at least `start` and less than `end` bytes."""
+    return HeaderMatcher(name="content-length", range_match=Int64Range(start=start, end=end))
 
 
 def _upgrade_route(options: Options) -> Route:
@@ -375,7 +400,7 @@ def _upgrade_route(options: Options) -> Route:
             ],
         ),
         route=action,
-        typed_per_filter_config={EXT_PROC: _override(_mode(body=False))},
+        typed_per_filter_config={EXT_PROC: _override(_mode(body=BodyMode.NONE))},
     )
 
 
@@ -460,6 +485,20 @@ def _router(options: Options) -> Cluster:
         type=ClusterDiscoveryType.STRICT_DNS if named else ClusterDiscoveryType.STATIC,
         connect_timeout=timedelta(milliseconds=250),
         circuit_breakers=_breakers(),
+        # A router that drains says so here before it stops to answer. With all of them unhealthy any is asked.
+        health_checks=[
+            HealthCheck(
+                grpc_health_check=HealthCheckGrpcHealthCheck(
+                    service_name="envoy.service.ext_proc.v3.ExternalProcessor"
+                ),
+                interval=timedelta(milliseconds=500),
+                no_traffic_interval=timedelta(milliseconds=500),
+                timeout=timedelta(seconds=1),
+                unhealthy_threshold=1,
+                healthy_threshold=1,
+            )
+        ],
+        common_lb_config=ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=1)),
         # One refused connection is enough: the others can answer, and without any the requests fall back.
         outlier_detection=OutlierDetection(
             split_external_local_origin_errors=True,

@@ -10,8 +10,8 @@ Exchange = Literal["two-message", "one-message"]
 
 MIB = 1024 * 1024
 BODY_LIMIT_MIN = 16 * 1024
-# Envoy reads the limits as uint32 and adds to them; nothing near 4 GiB is buffered on purpose.
-BODY_LIMIT_MAX = 1024 * MIB
+# Envoy's limits are soft: a message to the router may exceed them by what Envoy reads ahead.
+MESSAGE_SLACK = MIB
 
 
 class OptionsError(ValueError):
@@ -132,6 +132,8 @@ class Options:
         two messages.
     :ivar body_limit: bytes. Up to it a body is keyed whole and can be retried on another engine; a longer one
         is keyed by its first part, streamed, and not retried.
+    :ivar max_message_bytes: the router's `maxMessageBytes`. A body of unknown length is buffered up to 1 MiB
+        less, and answered 413 beyond.
     :ivar fail_closed: refuse requests the router cannot answer for, instead of sending them to the engine
         with the fewest requests.
     :ivar message_timeout: seconds the router has for each message.
@@ -150,6 +152,7 @@ class Options:
     plain_listen: str | None = None
     exchange: Exchange = "two-message"
     body_limit: int = MIB
+    max_message_bytes: int = 16 * MIB
     fail_closed: bool = False
     message_timeout: float = 0.5
     admin: str | None = "127.0.0.1:9901"
@@ -177,11 +180,19 @@ class Options:
             parse_address(self.admin, "admin")
         if self.exchange not in ("two-message", "one-message"):
             raise OptionsError(f"exchange {self.exchange!r}: either two-message or one-message")
-        if not BODY_LIMIT_MIN <= self.body_limit <= BODY_LIMIT_MAX:
+        if self.body_limit < BODY_LIMIT_MIN:
+            raise OptionsError(f"body limit {self.body_limit}: at least {BODY_LIMIT_MIN} bytes")
+        if self.body_limit > self.unsized_limit:
             raise OptionsError(
-                f"body limit {self.body_limit}: between {BODY_LIMIT_MIN} and {BODY_LIMIT_MAX} bytes"
+                f"body limit {self.body_limit}: at most {MIB} bytes less than the router's maxMessageBytes "
+                f"({self.max_message_bytes}); raise that first"
             )
         if not 0.001 <= self.message_timeout <= 3600:
             raise OptionsError(f"message timeout {self.message_timeout}: between 0.001 and 3600 seconds")
         if not self.route_name:
             raise OptionsError("the route name is empty")
+
+    @property
+    def unsized_limit(self) -> int:
+        """Bytes up to which a body of unknown length is buffered."""
+        return self.max_message_bytes - MESSAGE_SLACK

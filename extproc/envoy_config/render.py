@@ -1,7 +1,7 @@
 """The typed message as YAML or JSON, checked on the way against descriptors of other make.
 
-The message is built and printed with envoy-data-plane and then parsed with the upb descriptors of xds-protos, so
-that a fault of one library does not reach Envoy.
+The message is built and printed with envoy-data-plane and then parsed with the upb descriptors of xds-protos:
+a fault of one library does not reach Envoy.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ class Sight(NamedTuple):
 class Depths:
     """Counts and anchors of the block keys seen lately, which depend on nothing but the calls.
 
-    For each request `look`, then `note`. Never holds more than 2 * `generation_keys` keys; no chain may be longer
-    than that.
+    `look`, then `note`, for each request. Holds 2 * `generation_keys` keys at most; no chain may be longer
+    than one generation.
     """
 
     def __init__(

@@ -109,10 +109,11 @@ class TooLargeError(ValueError):
 class _Running:
     """A request that has left the queue."""
 
-    __slots__ = ("began", "cached", "counted", "gone", "private", "request")
+    __slots__ = ("began", "cached", "counted", "gone", "order", "private", "request")
 
-    def __init__(self, request: Request, cached: int, private: int) -> None:
+    def __init__(self, request: Request, order: int, cached: int, private: int) -> None:
         self.request = request
+        self.order = order  # among those that reach the same step
         self.cached = cached
         self.private = private
         self.began = 0.0  # the engine's step count at the first token
@@ -151,7 +152,7 @@ class Engine:
         self._decode_rate = 0.0
         self._prefill_at = inf
         self._milestone_at = inf
-        self._serial = 0
+        self._started = 0
         self._events: list[Event] = []
 
     @property
@@ -295,8 +296,7 @@ class Engine:
         target = running.request.output_tokens
         if self._interval:
             target = min(target, tokens + self._interval)
-        self._serial += 1
-        heappush(self._milestones, (running.began + target - 1, self._serial, running))
+        heappush(self._milestones, (running.began + target - 1, running.order, running))
 
     def _reach_milestone(self, at: float) -> None:
         step, _, running = heappop(self._milestones)
@@ -343,7 +343,8 @@ class Engine:
         counters.queried_tokens += request.prompt_tokens
         counters.hit_tokens += cached
         self._settle(now)
-        self._prefilling = _Running(request, cached, private)
+        self._started += 1
+        self._prefilling = _Running(request, self._started, cached, private)
         uncached = request.prompt_tokens - cached
         self._prefill_left = self._prefill_whole = (
             spec.prefill_overhead_s + uncached / spec.prefill_tokens_per_s

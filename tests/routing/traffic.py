@@ -1,0 +1,80 @@
+"""Prompts and a router without gateway: what the specifications of routing are written in."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from functools import cache
+
+import numpy as np
+
+from extproc import prompt
+from extproc.pool.ledger import Token
+from extproc.pool.pool import Pool
+from extproc.pool.snapshot import Snapshot
+from extproc.prefix import BlockKeys, block_keys
+from extproc.routing import Strategy, build
+from extproc.routing.pick import Pick
+
+
+def addresses(count: int) -> list[str]:
+    return [f"10.0.{number // 200}.{number % 200 + 1}:8000" for number in range(count)]
+
+
+@cache
+def text(name: str, length: int) -> str:
+    """The same text for the same name, and nothing in common with the text of another."""
+    words = random.Random(name)
+    return "".join(words.choices("abcdefghijklmnopqrstuvwxyz     ", k=length))
+
+
+def chat(*turns: str, system: str = "", limit: int | None = None) -> BlockKeys:
+    """Block keys of a chat whose user and assistant take turns."""
+    messages = [{"role": "system", "content": system}] if system else []
+    messages += [{"role": ("user", "assistant")[at % 2], "content": turn} for at, turn in enumerate(turns)]
+    body = json.dumps({"model": "llama", "messages": messages}).encode()
+    understood = prompt.read("/v1/chat/completions", body, True)
+    assert understood is not None
+    return block_keys(understood, limit)
+
+
+def snapshot(in_flight: list[int], suspects: frozenset[int] = frozenset()) -> Snapshot:
+    """A pool of as many endpoints as there are counts."""
+    pool = Pool("any")
+    pool.set_endpoints(addresses(len(in_flight)))
+    now = pool.snapshot(0.0)
+    eligible = np.array([number not in suspects for number in range(len(in_flight))], dtype=np.bool_)
+    return Snapshot(now.addresses, now.hashes, np.array(in_flight, dtype=np.int64), eligible)
+
+
+class Router:
+    """A pool and its strategy; requests stay in flight until the `concurrency` newest are left."""
+
+    def __init__(
+        self, endpoints: int = 4, strategy: Strategy | None = None, concurrency: int = 6, seed: int = 0
+    ) -> None:
+        self.pool = Pool("llama")
+        self.pool.set_endpoints(addresses(endpoints))
+        self.strategy = build("PREFIX_AWARE") if strategy is None else strategy
+        self.draw = random.Random(seed)
+        self.concurrency = concurrency
+        self.running: deque[Token] = deque()
+
+    def pick(self, keys: BlockKeys | None) -> Pick:
+        return self.strategy.pick(keys, self.pool.snapshot(0.0), self.draw)
+
+    def send(self, keys: BlockKeys | None) -> str:
+        """Where the request went."""
+        while len(self.running) >= self.concurrency:
+            self.running.popleft().release()
+        address = self.pick(keys).ranked[0]
+        self.running.append(self.pool.take(address, 0.0))
+        return address
+
+    def finish_all(self) -> None:
+        while self.running:
+            self.running.popleft().release()
+
+    def loads(self) -> list[int]:
+        return sorted(self.pool.in_flight().values())

@@ -1,0 +1,191 @@
+"""From a question to an answer: which pool, which endpoint, and what becomes of the count."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from extproc.config import parse
+from extproc.messages import Origin
+from extproc.metrics import Metrics
+from extproc.picker import Pick, Picker
+from extproc.pools import Pools
+from extproc.stream import Answer, Question, Refused
+
+ONE_POOL = """
+pools:
+- name: llama
+  endpoints: {static: ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80", "10.0.0.4:80"]}
+"""
+
+
+@dataclass
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Router:
+    """A picker with its pools, configured from text."""
+
+    def __init__(self, text: str) -> None:
+        self.clock = Clock()
+        self.metrics = Metrics(CollectorRegistry())
+        self.picker = Picker(self.metrics, self.clock, random.Random(1))
+        self.pools = Pools(self.picker, self.metrics, lambda: None)
+        self.configure(text)
+
+    def configure(self, text: str) -> None:
+        self.pools.apply(parse(text, "test").pools)
+
+    def ask(self, body: bytes, *, route: str = "", hint: str = "") -> Answer:
+        origin = Origin("POST", "/v1/chat/completions", route, None)
+        return self.picker.pick(Question(origin, body, complete=True), hint)
+
+    def pin(self, body: bytes, *, route: str = "", hint: str = "") -> Pick:
+        answer = self.ask(body, route=route, hint=hint)
+        assert isinstance(answer, Pick)
+        return answer
+
+    def in_flight(self) -> dict[str, dict[str, int]]:
+        return {state.name: dict(state.in_flight) for state in self.pools.states()}
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def chat(text: str, model: str = "llama-3") -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": text}], "model": model}).encode()
+
+
+def first(pick: Pick) -> str:
+    return pick.destination.split(",")[0]
+
+
+def test_equal_prefixes_get_the_same_endpoint_and_the_others_follow_to_retry_on() -> None:
+    router = Router(ONE_POOL)
+    picks = [router.pin(chat("a long story " * 50 + str(i))) for i in range(5)]
+    assert len({first(pick) for pick in picks}) == 1
+    assert all(len(set(pick.destination.split(","))) == 4 for pick in picks)
+
+
+def test_a_request_is_in_flight_from_its_pick_to_its_release() -> None:
+    router = Router(ONE_POOL)
+    pick = router.pin(chat("hello"))
+    assert router.in_flight()["llama"][first(pick)] == 1
+    pick.release()
+    pick.release()
+    assert set(router.in_flight()["llama"].values()) == {0}
+
+
+def test_the_count_moves_to_the_endpoint_that_served_and_the_first_choice_is_in_doubt() -> None:
+    router = Router(ONE_POOL)
+    pick = router.pin(chat("hello"))
+    home, other = pick.destination.split(",")[:2]
+    pick.answered(other, 200)
+    assert router.in_flight()["llama"][home] == 0
+    assert router.in_flight()["llama"][other] == 1
+    assert first(router.pin(chat("hello"))) != home
+    router.clock.now += 60
+    assert first(router.pin(chat("hello"))) == home
+
+
+def test_a_gateway_that_does_not_say_who_served_puts_nobody_in_doubt() -> None:
+    router = Router(ONE_POOL)
+    pick = router.pin(chat("hello"))
+    pick.answered("", 503)
+    assert first(router.pin(chat("hello"))) == first(pick)
+    assert router.count("extproc_served_total", pool="llama", outcome="none") == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\xfe\x00binary", b"[]", b"{", b'{"messages": 7}', b"null"])
+def test_a_body_that_is_no_prompt_is_still_pinned(body: bytes) -> None:
+    assert first(Router(ONE_POOL).pin(body)).startswith("10.0.0.")
+
+
+TWO_POOLS = """
+pools:
+- name: small
+  match: {route: "llm-*", models: ["llama-*"]}
+  endpoints: {static: ["10.0.1.1:80"]}
+- name: large
+  match: {route: "llm-*"}
+  endpoints: {static: ["10.0.2.1:80"]}
+- name: private
+  match: {metadata: secret}
+  endpoints: {static: ["10.0.3.1:80"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("route", "hint", "model", "endpoint"),
+    [
+        ("llm-chat", "", "llama-3", "10.0.1.1:80"),
+        ("llm-chat", "", "qwen", "10.0.2.1:80"),
+        ("", "secret", "llama-3", "10.0.3.1:80"),
+    ],
+)
+def test_the_route_allows_pools_and_the_model_chooses_among_them(
+    route: str, hint: str, model: str, endpoint: str
+) -> None:
+    assert first(Router(TWO_POOLS).pin(chat("x", model), route=route, hint=hint)) == endpoint
+
+
+def test_a_model_never_reaches_a_pool_that_the_route_does_not_allow() -> None:
+    router = Router(TWO_POOLS)
+    assert router.ask(chat("x", "llama-3"), route="other") is None
+    assert router.count("extproc_requests_total", pool="", strategy="", reason="unpinned") == 1
+
+
+def test_a_pool_that_never_learnt_its_endpoints_leaves_requests_to_the_gateway() -> None:
+    router = Router(TWO_POOLS)
+    target = router.picker._targets[0]
+    target.pool.synced = False
+    assert router.ask(chat("x", "llama-3"), route="llm-a") is None
+
+
+def test_a_pool_that_is_known_to_be_empty_refuses_with_503() -> None:
+    router = Router(ONE_POOL)
+    router.picker._targets[0].pool.set_endpoints([])
+    answer = router.ask(chat("x"))
+    assert isinstance(answer, Refused)
+    assert answer.status == 503
+
+
+def test_shedding_refuses_with_429_once_every_endpoint_is_full_and_serves_again_after() -> None:
+    router = Router(ONE_POOL.rstrip() + "\n  shed: {maxInFlight: 2}\n")
+    picks = [router.pin(chat(f"story {i}")) for i in range(8)]
+    assert set(router.in_flight()["llama"].values()) == {2}
+    refused = router.ask(chat("one more"))
+    assert isinstance(refused, Refused)
+    assert (refused.status, refused.retry_after) == (429, 1)
+    picks[0].release()
+    router.pin(chat("one more"))
+
+
+def test_a_reload_keeps_counts_and_what_was_learnt_and_changes_the_rest() -> None:
+    router = Router(ONE_POOL)
+    pick = router.pin(chat("hello"))
+    strategy = router.picker._targets[0].strategy
+    router.configure(ONE_POOL.replace(', "10.0.0.4:80"', ""))
+    assert router.picker._targets[0].strategy is strategy
+    assert router.in_flight()["llama"][first(pick)] == 1
+    router.configure(ONE_POOL.rstrip() + "\n  strategy: RANDOM\n")
+    assert router.picker._targets[0].strategy.name == "RANDOM"
+    pick.release()
+    assert set(router.in_flight()["llama"].values()) == {0}
+
+
+def test_a_pool_that_left_the_configuration_takes_no_more_requests() -> None:
+    router = Router(TWO_POOLS)
+    pick = router.pin(chat("x", "qwen"), route="llm-a")
+    router.configure(ONE_POOL)
+    assert [state.name for state in router.pools.states()] == ["llama"]
+    pick.answered("10.0.2.1:80", 200)
+    pick.release()
