@@ -184,8 +184,8 @@ class Match(_Section):
     )
     models: Annotated[tuple[Pattern, ...], Allowed("a list of patterns")] = Field(
         default=(),
-        description="Patterns for the body's model, which chooses only among the pools that the gateway's"
-        " side of the match allows. A pool that names the model comes before one without models.",
+        description="Patterns for the model that the body names, which chooses only among the pools that the"
+        " gateway's side of the match allows. A pool that lists the model comes before one without models.",
     )
 
     @model_validator(mode="after")
@@ -357,7 +357,7 @@ class Config(_Section):
         ge=0,
         le=3600,
         allow_inf_nan=False,
-        description="How long streams may take to finish after SIGTERM before they are cut.",
+        description="Longest time from SIGTERM to the end of the process; streams left by then are cut.",
     )
     max_message_bytes: Whole = Field(
         default=16 * 1024 * 1024,

@@ -18,6 +18,7 @@ from structlog.typing import Processor
 from extproc.config import LogConfig
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_FIRST = ("timestamp", "level", "event")
 
 
 def set_up(log: LogConfig, stream: IO[str] | None = None) -> None:
@@ -84,4 +85,5 @@ def _bytes_by_length(_logger: Any, _method: str, event: MutableMapping[str, Any]
 
 
 def _json(event: dict[str, Any], **_options: Any) -> str:
+    event = {key: event[key] for key in _FIRST if key in event} | event
     return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()

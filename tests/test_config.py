@@ -491,11 +491,12 @@ class TestTheDocumentation:
     def test_its_key_table_is_that_of_the_code(self) -> None:
         assert key_table() in self.PAGE.read_text(), "write the output of `extproc check --keys` into it"
 
-    def test_its_examples_are_valid(self) -> None:
-        examples = re.findall(r"```yaml\n(.*?)```", self.PAGE.read_text(), flags=re.DOTALL)
-        assert len(examples) >= 2
+    @pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+    def test_its_examples_are_valid(self, page: str) -> None:
+        examples = re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+        assert examples
         for example in examples:
-            parse(example, "docs/configuration.md")
+            parse(example, page)
 
     def test_every_key_is_read_by_the_router(self) -> None:
         aside = {ROOT / "extproc" / "config.py", ROOT / "extproc" / "commands" / "check.py"}

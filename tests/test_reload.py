@@ -1,14 +1,16 @@
-"""A changed configuration file is taken over while the router runs; one that cannot be used changes nothing."""
+"""A changed configuration file is taken over while requests flow; one that cannot be used changes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+import watchfiles.main
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
@@ -189,33 +191,134 @@ async def test_a_key_that_needs_a_restart_keeps_its_value_and_the_rest_is_applie
 
 
 async def test_a_change_of_nothing_else_warns_and_applies_nothing(router: Router) -> None:
-    (warning,) = await router.after(text(metrics="null", maxMessageBytes="1000000"))[:1], 
-    assert warning
+    warnings = await router.after(text(metrics="null", maxMessageBytes="1000000"))
+    assert [event["key"] for event in warnings] == ["metrics", "maxMessageBytes"]
+    assert router.applied == []
 
 
-class Running:
-    """A reloader that follows its file, and a wait for what it applies."""
+class Following:
+    """A reloader that follows its file, and the thresholds that it applied."""
 
-    def __init__(self, path: Path, content: str = text()) -> None:
-        self.path = path
-        path.write_text(content) if not path.is_symlink() else None
+    def __init__(self, path: Path) -> None:
         self.applied: asyncio.Queue[int] = asyncio.Queue()
         self.registry = CollectorRegistry()
-        self.reloader = Reloader(
-            path, load(path), lambda c: self.applied.put_nowait(threshold(c)), ConfigMetrics(self.registry)
-        )
+        self.reloader = Reloader(path, load(path), self.apply, ConfigMetrics(self.registry))
+
+    def apply(self, config: Config) -> None:
+        self.applied.put_nowait(threshold(config))
 
     async def next(self) -> int:
         return await asyncio.wait_for(self.applied.get(), LONG_ENOUGH)
 
 
 @asynccontextmanager
-async def following(path: Path) -> AsyncIterator[Running]:
-    running = Running(path)
-    task = asyncio.create_task(running.reloader.run())
+async def following(path: Path) -> AsyncIterator[Following]:
+    it = Following(path)
+    task = asyncio.create_task(it.reloader.run())
     try:
-        yield running
+        yield it
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.wait_for(task, LONG_ENOUGH)
+
+
+def write(path: Path, content: str) -> None:
+    path.write_text(content)
+
+
+def replace(path: Path, content: str) -> None:
+    """As editors and deployment tools do: a new file under the old name."""
+    new = path.with_name("new")
+    new.write_text(content)
+    new.replace(path)
+
+
+def swap(path: Path, content: str) -> None:
+    """As the kubelet does with a ConfigMap: path -> ..data/name, and ..data -> another directory at once."""
+    version = path.parent / f"..{len(list(path.parent.iterdir()))}"
+    version.mkdir()
+    (version / path.name).write_text(content)
+    link = path.parent / "..data_tmp"
+    link.symlink_to(version.name)
+    link.replace(path.parent / "..data")
+    if not path.is_symlink():
+        path.symlink_to(f"..data/{path.name}")
+
+
+Change = Callable[[Path, str], None]
+changes = pytest.mark.parametrize("change", [write, replace, swap])
+
+
+@changes
+async def test_a_running_reloader_follows_its_file(tmp_path: Path, change: Change) -> None:
+    path = tmp_path / "warmroute.yaml"
+    change(path, text())
+    async with following(path) as it:
+        change(path, text(17))
+        assert await it.next() == 17
+        change(path, text(5000))
+        change(path, text(18))
+        assert await it.next() == 18
+
+
+async def test_sighup_is_answered_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "warmroute.yaml"
+    write(path, text())
+    async with following(path) as it:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, it.reloader.trigger)
+        try:
+            write(path, text(17))
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert await it.next() == 17
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+
+
+@changes
+async def test_a_change_is_noticed_long_before_the_next_regular_look(tmp_path: Path, change: Change) -> None:
+    path = tmp_path / "warmroute.yaml"
+    change(path, text())
+    async with aclosing(moments(path, every_seconds=3600)) as signs:
+        await anext(signs)
+        sign = asyncio.ensure_future(anext(signs))
+        try:
+            # Again until noticed: nobody says when the watch has begun.
+            async with asyncio.timeout(LONG_ENOUGH):
+                while not sign.done():
+                    change(path, text())
+                    await asyncio.wait({sign}, timeout=0.1)
+        finally:
+            sign.cancel()
+            await asyncio.gather(sign, return_exceptions=True)
+
+
+async def test_without_any_sign_there_is_a_regular_look(tmp_path: Path) -> None:
+    async with aclosing(moments(tmp_path / "f.yaml", every_seconds=0.01)) as signs:
+        for _ in range(3):
+            await asyncio.wait_for(anext(signs), LONG_ENOUGH)
+
+
+async def test_a_directory_may_come_later(tmp_path: Path) -> None:
+    path = tmp_path / "later" / "f.yaml"
+    async with aclosing(moments(path, every_seconds=0.01)) as signs:
+        await anext(signs)
+        await asyncio.wait_for(anext(signs), LONG_ENOUGH)
+        path.parent.mkdir()
+        for _ in range(3):
+            await asyncio.wait_for(anext(signs), LONG_ENOUGH)
+
+
+async def test_a_file_that_cannot_be_watched_is_read_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("OS file watch limit reached")
+
+    monkeypatch.setattr(watchfiles.main, "RustNotify", refuse)
+    with capture_logs() as logged:
+        async with aclosing(moments(tmp_path / "f.yaml", every_seconds=0.01)) as signs:
+            for _ in range(3):
+                await asyncio.wait_for(anext(signs), LONG_ENOUGH)
+    assert [event["log_level"] for event in logged] == ["warning"]

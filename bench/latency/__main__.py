@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,8 @@ def main(
 
     All have the same Envoy, upstream, exchange and load, and are measured in turns.
     """
+    # As Ctrl-C does: unwind, so that every process that was started is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if quick:
         rounds, seconds, sizes = 3, 0.5, sorted({sizes[0], sizes[-1]})
     targets = [target for target in TARGETS if not only or target in (ALONE, *only)]
@@ -96,7 +99,7 @@ def main(
         f"{report.NOTE} Exchange: {exchange}. Written: {INTO}/latency.json, {INTO}/latency.md", style="dim"
     )
     for aim in found.aims:
-        console.print(str(aim), style="green" if aim.met else "yellow", highlight=False)
+        console.print(str(aim), soft_wrap=True, style="green" if aim.met else "yellow", highlight=False)
 
 
 if __name__ == "__main__":

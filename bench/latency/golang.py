@@ -22,7 +22,13 @@ def build(into: Path) -> Path:
     binaries = into / "go"
     binaries.mkdir(parents=True, exist_ok=True)
     # The pinned versions and no others: no newer toolchain is fetched and go.sum must hold every module.
-    environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"}
+    # Without the state of the work tree in the binaries a second build has nothing to do.
+    environment = {
+        **os.environ,
+        "GOTOOLCHAIN": "local",
+        "GOFLAGS": "-mod=readonly -buildvcs=false",
+        "CGO_ENABLED": "0",
+    }
     subprocess.run(
         [toolchain(into), "build", "-o", binaries, "./..."], cwd=SOURCES, env=environment, check=True
     )

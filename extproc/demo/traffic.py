@@ -1,13 +1,15 @@
-"""The demo's requests and when they arrive, made from two published traces. Pure: the same arguments give the same bytes.
+"""The demo's requests and when they arrive, made from two published traces. Pure: the same arguments give the
+same bytes.
 
-- **tau-bench** airline sessions (agent traffic): text, tools and recorded answers as published. Each assistant turn is one
-  request with the whole history before it. The data has no times: sessions start as a Poisson process that was running before
-  the first second, and the turns of a session follow each other after `TURN_GAP_S` plus an exponential time.
-- **Mooncake** conversations (chat traffic): a random sample of whole conversations out of an hour of production traffic, with the
-  hour compressed into the run. The trace has no text, only an id per 512 tokens; equal ids become equal pseudo-random
-  text of `BLOCK_BYTES`, so that bodies share prefixes exactly as the trace says. Prompts and answers are thereby a quarter
-  as long as recorded (one byte per recorded token, and a simulated token is four bytes). Requests of more than
-  `MAX_BLOCKS` blocks (2 %) are left out.
+- **tau-bench** airline sessions (agent traffic): text, tools and recorded answers as published. Each
+assistant turn is one request with the whole history before it. The data has no times: sessions start as a
+Poisson process that was running before the first second, and the turns of a session follow each other after
+`TURN_GAP_S` plus an exponential time. - **Mooncake** conversations (chat traffic): a random sample of whole
+conversations out of an hour of production traffic, with the hour compressed into the run. The trace has no
+text, only an id per 512 tokens; equal ids become equal pseudo-random text of `BLOCK_BYTES`, so that bodies
+share prefixes exactly as the trace says. Prompts and answers are thereby a quarter as long as recorded (one
+byte per recorded token, and a simulated token is four bytes). Requests of more than `MAX_BLOCKS` blocks (2 %)
+are left out.
 """
 
 from __future__ import annotations
@@ -41,10 +43,11 @@ TURN_GAP_MEAN_S = 2.0
 """Mean time between two turns of a session, the least included."""
 
 _WORDS = (
-    "time year people way day man thing woman life child world school state family student group country problem hand part "
-    "place case week company system program question work government number night point home water room mother area money "
-    "story fact month lot right study book eye job word business issue side kind head house service friend father power hour"
-)
+    "time year people way day man thing woman life child world school state family student group country problem "
+    "hand part place case week company system program question work government number night point home water room "
+    "mother area money story fact month lot right study book eye job word business issue side kind head house "
+    "service friend father power hour"
+).split()
 
 
 class Arrival(NamedTuple):
@@ -91,12 +94,20 @@ def traffic(seconds: float, rate: float, seed: int) -> Traffic:
 
 
 def probe_body(size: int, number: int) -> bytes:
-    """Return a chat request of about `size` bytes that is answered with one token, for measuring latency only."""
-    return _body([{"role": "user", "content": f"{number:08d} " + "x" * (size - 200)}], 1, stream=False)
+    """Return a chat request of about `size` bytes that asks for no token: an engine refuses it at once, so it
+    is good for measuring latency."""
+    return _body([{"role": "user", "content": f"{number:08d} " + "x" * (size - 200)}], 0, stream=False)
 
 
-def _body(messages: list[Any], output_tokens: int, tools: list[Any] | None = None, *, stream: bool = True) -> bytes:
-    fields: dict[str, Any] = {"messages": messages, "model": MODEL, "max_tokens": output_tokens, "ignore_eos": True}
+def _body(
+    messages: list[Any], output_tokens: int, tools: list[Any] | None = None, *, stream: bool = True
+) -> bytes:
+    fields: dict[str, Any] = {
+        "messages": messages,
+        "model": MODEL,
+        "max_tokens": output_tokens,
+        "ignore_eos": True,
+    }
     if stream:
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
     if tools:
@@ -113,9 +124,12 @@ def _taubench(seconds: float, rate: float, draw: random.Random) -> Iterator[Arri
     sessions = [session["messages"] for session in _lines("taubench_airline_sessions.jsonl.gz")]
     tools = next(_lines("taubench_airline_tools.json.gz"))
     draw.shuffle(sessions)
-    turns = [[i for i, message in enumerate(session) if message["role"] == "assistant"] for session in sessions]
+    turns = [
+        [i for i, message in enumerate(session) if message["role"] == "assistant"] for session in sessions
+    ]
     per_session = sum(map(len, turns)) / len(turns)
-    # Sessions that began before the run are in their middle when it starts: the rate is steady from the first second.
+    # Sessions that began before the run are in their middle when it starts: the rate is steady from the first
+    # second.
     start = -max(map(len, turns)) * TURN_GAP_MEAN_S
     for session, replies in zip(sessions, turns, strict=True):
         start += draw.expovariate(rate / per_session)
@@ -130,7 +144,9 @@ def _taubench(seconds: float, rate: float, draw: random.Random) -> Iterator[Arri
 
 
 def _answer_tokens(message: dict[str, Any]) -> int:
-    text = (message.get("content") or "").encode() + (orjson.dumps(message["tool_calls"]) if message.get("tool_calls") else b"")
+    text = (message.get("content") or "").encode() + (
+        orjson.dumps(message["tool_calls"]) if message.get("tool_calls") else b""
+    )
     return max(1, len(text) // TOKEN_BYTES)
 
 
@@ -169,4 +185,4 @@ def _mooncake_body(row: dict[str, Any]) -> bytes:
 def block_text(block: int) -> str:
     """Return the `BLOCK_BYTES` of ASCII text that stand for one hash id."""
     draw = random.Random(block)
-    return " ".join(draw.choices(_WORDS.split(), k=BLOCK_BYTES // 4))[:BLOCK_BYTES]
+    return " ".join(draw.choices(_WORDS, k=BLOCK_BYTES // 3))[:BLOCK_BYTES]

@@ -8,6 +8,7 @@ what happens without it.
 from __future__ import annotations
 
 from datetime import timedelta
+from ipaddress import ip_address
 
 from betterproto2 import Message
 from envoy_data_plane.envoy.config.accesslog.v3 import AccessLog
@@ -101,15 +102,9 @@ from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPath
 from envoy_data_plane.envoy.type.v3 import Int64Range, Percent
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
-from extproc.envoy_config.options import (
-    Ip,
-    Name,
-    Options,
-    Unix,
-    parse_address,
-    parse_ip,
-    parse_router,
-)
+from extproc.address import Address as Parsed
+from extproc.address import parse_address
+from extproc.envoy_config.options import Options, is_ip
 
 # Endpoint Picker Protocol of the Gateway API Inference Extension v1.0.0.
 NAMESPACE = "envoy.lb"
@@ -154,9 +149,10 @@ def bootstrap(options: Options) -> Bootstrap:
 def _admin(options: Options) -> Admin | None:
     if options.admin is None:
         return None
-    address = parse_address(options.admin, "admin")
+    address = parse_address(options.admin)
     # The admin page can stop Envoy and dump its configuration.
-    paths = [] if address.loopback else [StringMatcher(prefix=path) for path in ("/ready", "/stats")]
+    private = address.is_unix or ip_address(address.host).is_loopback
+    paths = [] if private else [StringMatcher(prefix=path) for path in ("/ready", "/stats")]
     return Admin(address=_address(address), allow_paths=paths)
 
 
@@ -166,7 +162,7 @@ def _admin(options: Options) -> Admin | None:
 def _listener(name: str, address: str, http: HttpConnectionManager, options: Options) -> Listener:
     return Listener(
         name=name,
-        address=_address(parse_ip(address, "listen")),
+        address=_address(parse_address(address)),
         per_connection_buffer_limit_bytes=READ_AHEAD,
         filter_chains=[
             FilterChain(
@@ -473,19 +469,19 @@ def _engines(options: Options) -> Cluster:
                 )
             ]
         ),
-        load_assignment=_assignment(ENGINES, [parse_ip(text, "endpoint") for text in options.endpoints]),
+        load_assignment=_assignment(ENGINES, [parse_address(text) for text in options.endpoints]),
     )
 
 
 def _router(options: Options) -> Cluster:
-    addresses = [parse_router(text) for text in options.routers]
-    named = any(isinstance(address, Name) for address in addresses)
+    addresses = [_reachable(parse_address(text)) for text in options.routers]
+    named = any(not address.is_unix and not is_ip(address.host) for address in addresses)
     return Cluster(
         name=ROUTER,
         type=ClusterDiscoveryType.STRICT_DNS if named else ClusterDiscoveryType.STATIC,
         connect_timeout=timedelta(milliseconds=250),
         circuit_breakers=_breakers(),
-        # A router that drains says so here before it stops to answer. With all of them unhealthy any is asked.
+        # A router that drains says so here before it stops to answer. With all unhealthy any is asked.
         health_checks=[
             HealthCheck(
                 grpc_health_check=HealthCheckGrpcHealthCheck(
@@ -555,7 +551,7 @@ def _key(name: str) -> MetadataKey:
     return MetadataKey(key=NAMESPACE, path=[MetadataKeyPathSegment(key=name)])
 
 
-def _assignment(cluster: str, addresses: list[Ip] | list[Ip | Unix | Name]) -> ClusterLoadAssignment:
+def _assignment(cluster: str, addresses: list[Parsed]) -> ClusterLoadAssignment:
     return ClusterLoadAssignment(
         cluster_name=cluster,
         endpoints=[
@@ -568,7 +564,12 @@ def _assignment(cluster: str, addresses: list[Ip] | list[Ip | Unix | Name]) -> C
     )
 
 
-def _address(address: Ip | Unix | Name) -> Address:
-    if isinstance(address, Unix):
+def _reachable(listening: Parsed) -> Parsed:
+    """Where to connect for a router that listens on every address: this machine."""
+    return listening._replace(host={"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listening.host, listening.host))
+
+
+def _address(address: Parsed) -> Address:
+    if address.is_unix:
         return Address(pipe=Pipe(path=address.path))
     return Address(socket_address=SocketAddress(address=address.host, port_value=address.port))

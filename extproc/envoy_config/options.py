@@ -1,10 +1,15 @@
-"""What can be asked of the Envoy configuration, and the addresses in it."""
+"""What can be asked of the Envoy configuration."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
+
+from extproc.address import Address, parse_address, parse_endpoint
+
+T = TypeVar("T")
 
 Exchange = Literal["two-message", "one-message"]
 
@@ -16,105 +21,6 @@ MESSAGE_SLACK = MIB
 
 class OptionsError(ValueError):
     """An option no Envoy configuration can be made from; the text says which one, why, and what would do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ip:
-    """A TCP address. `host` is an IP literal without brackets, `port` 1-65535."""
-
-    host: str
-    port: int
-
-    @property
-    def loopback(self) -> bool:
-        """True if only this machine can reach it."""
-        return ipaddress.ip_address(self.host).is_loopback
-
-
-@dataclass(frozen=True, slots=True)
-class Unix:
-    """A Unix domain socket by its path."""
-
-    path: str
-
-    @property
-    def loopback(self) -> bool:
-        """Always true: only this machine can reach it."""
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A DNS name and port, resolved by Envoy."""
-
-    host: str
-    port: int
-
-
-def parse_ip(text: str, what: str) -> Ip:
-    """Read `IP:PORT` (IPv6 as `[::1]:8000`).
-
-    :param what: the option's name, for the error.
-    :raises OptionsError: not an IP literal with a port between 1 and 65535.
-    """
-    host, port = _split(text, what)
-    try:
-        return Ip(str(ipaddress.ip_address(host)), port)
-    except ValueError:
-        raise OptionsError(
-            f"{what} {text!r}: {host!r} is not an IP address; Envoy knows endpoints by IP:PORT, "
-            "so resolve the name first"
-        ) from None
-
-
-def parse_address(text: str, what: str) -> Ip | Unix:
-    """Read `IP:PORT` or `unix:/path`.
-
-    :raises OptionsError: neither of the two.
-    """
-    if text.startswith("unix:"):
-        return _unix(text, what)
-    return parse_ip(text, what)
-
-
-def parse_router(text: str) -> Ip | Unix | Name:
-    """Read a router's address: `IP:PORT`, `NAME:PORT` or `unix:/path`.
-
-    A wildcard, as in a listen address, means loopback.
-
-    :raises OptionsError: none of these.
-    """
-    if text.startswith("unix:"):
-        return _unix(text, "router")
-    host, port = _split(text, "router")
-    try:
-        ip = ipaddress.ip_address(host)
-    except ValueError:
-        return Name(host, port)
-    if ip.is_unspecified:
-        return Ip("127.0.0.1" if ip.version == 4 else "::1", port)
-    return Ip(str(ip), port)
-
-
-def _unix(text: str, what: str) -> Unix:
-    path = text.removeprefix("unix:").removeprefix("//")
-    if not path.startswith("/"):
-        raise OptionsError(f"{what} {text!r}: a Unix socket is written unix:/path, with the path absolute")
-    # sun_path in unix(7): 108 bytes with the closing zero.
-    if len(path.encode()) > 107:
-        raise OptionsError(f"{what} {text!r}: the path of a Unix socket may have at most 107 bytes")
-    return Unix(path)
-
-
-def _split(text: str, what: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise OptionsError(f"{what} {text!r}: write IP:PORT, for example 127.0.0.1:8000 or [::1]:8000")
-    if host.startswith("[") and host.endswith("]"):
-        return host[1:-1], int(port)
-    if ":" in host:
-        raise OptionsError(f"{what} {text!r}: write an IPv6 address in brackets, for example [::1]:8000")
-    return host, int(port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,29 +69,27 @@ class Options:
     def __post_init__(self) -> None:
         if not self.endpoints:
             raise OptionsError("no endpoints: name at least one engine as IP:PORT")
-        seen: set[Ip] = set()
-        for text in self.endpoints:
-            ip = parse_ip(text, "endpoint")
-            if ip in seen:
-                raise OptionsError(f"endpoint {text!r} is named twice")
-            seen.add(ip)
+        canonical = [_read("endpoint", text, parse_endpoint) for text in self.endpoints]
+        for at, endpoint in enumerate(canonical):
+            if endpoint in canonical[:at]:
+                raise OptionsError(f"endpoint {self.endpoints[at]!r} is named twice")
         if not self.routers:
             raise OptionsError("no router: name at least one address of `extproc serve`")
         for text in self.routers:
-            parse_router(text)
-        parse_ip(self.listen, "listen")
+            _connectable("router", text)
+        _ip("listen", self.listen)
         if self.plain_listen is not None:
-            parse_ip(self.plain_listen, "plain listen")
-        if self.admin is not None:
-            parse_address(self.admin, "admin")
+            _ip("plain listen", self.plain_listen)
+        if self.admin is not None and not _read("admin", self.admin, parse_address).is_unix:
+            _ip("admin", self.admin)
         if self.exchange not in ("two-message", "one-message"):
             raise OptionsError(f"exchange {self.exchange!r}: either two-message or one-message")
         if self.body_limit < BODY_LIMIT_MIN:
             raise OptionsError(f"body limit {self.body_limit}: at least {BODY_LIMIT_MIN} bytes")
         if self.body_limit > self.unsized_limit:
             raise OptionsError(
-                f"body limit {self.body_limit}: at most {MIB} bytes less than the router's maxMessageBytes "
-                f"({self.max_message_bytes}); raise that first"
+                f"body limit {self.body_limit}: at most {MESSAGE_SLACK} bytes less than the router's "
+                f"maxMessageBytes ({self.max_message_bytes}); raise that first"
             )
         if not 0.001 <= self.message_timeout <= 3600:
             raise OptionsError(f"message timeout {self.message_timeout}: between 0.001 and 3600 seconds")
@@ -196,3 +100,32 @@ class Options:
     def unsized_limit(self) -> int:
         """Bytes up to which a body of unknown length is buffered."""
         return self.max_message_bytes - MESSAGE_SLACK
+
+
+def _read(what: str, text: str, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise OptionsError(f"{what} {text!r}: {error}") from None
+
+
+def _ip(what: str, text: str) -> None:
+    address = _connectable(what, text)
+    if address.is_unix or not is_ip(address.host):
+        raise OptionsError(f"{what} {text!r}: must be IP:PORT, for example 127.0.0.1:8080 or [::]:8080")
+
+
+def _connectable(what: str, text: str) -> Address:
+    address = _read(what, text, parse_address)
+    if not address.is_unix and address.port == 0:
+        raise OptionsError(f"{what} {text!r}: name a port from 1 to 65535")
+    return address
+
+
+def is_ip(host: str) -> bool:
+    """Whether `host` is an IP literal, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

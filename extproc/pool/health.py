@@ -38,8 +38,12 @@ class _Suspect:
         self.probing = False
 
     def kept_out(self, now: float) -> bool:
-        # More left than it was given: the clock was set back, and what is left means nothing.
-        return 0.0 < self.until - now <= (PROBE_TIMEOUT if self.probing else self.back_off)
+        left = self.until - now
+        if left > (PROBE_TIMEOUT if self.probing else self.back_off):
+            # More than it was given: the clock was set back, and what is left means nothing.
+            self.until = now
+            return False
+        return left > 0.0
 
 
 class PassiveHealth:

@@ -138,7 +138,8 @@ router = Router(7, concurrency=70, seed=9)
 day = random.Random(1)
 out = []
 for number in range(300):
-    keys = chat(text(f"p{day.randrange(40)}", 700), system=text("shared", 500)) if day.random() < 0.9 else None
+    keys = chat(text(f"p{day.randrange(40)}", 700), system=text("shared", 500))
+    keys = keys if day.random() < 0.9 else None
     out.append(router.send(keys))
 print(json.dumps(out))
 """

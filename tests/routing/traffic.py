@@ -25,10 +25,10 @@ def addresses(count: int) -> list[str]:
 @cache
 def text(name: str, length: int) -> str:
     """The same text for the same name, and nothing in common with the text of another."""
-    words = random.Random(name)
-    return "".join(words.choices("abcdefghijklmnopqrstuvwxyz     ", k=length))
+    return random.Random(name).randbytes(length).hex()[:length]
 
 
+@cache
 def chat(*turns: str, system: str = "", limit: int | None = None) -> BlockKeys:
     """Block keys of a chat whose user and assistant take turns."""
     messages = [{"role": "system", "content": system}] if system else []

@@ -1,0 +1,161 @@
+"""Stacks of a real Envoy, the router and simulated engines.
+
+An Envoy takes a second to start and keeps no state that matters here, so each kind of one is started once and shared by all
+tests; the router and the engines, which do keep state, are new for each test and take the same addresses again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from extproc.envoy_config import Exchange, Options
+from extproc.simulation.http import Settings, SimulatedEngine, engines
+from extproc.simulation.presets import PRESETS
+from tests.envoy.gateway import Gateway
+from tests.envoy.process import free_port
+from tests.envoy.router import Router
+from tests.envoy.traffic import Http
+
+# Fast enough that the tests wait for the gateway and not for the model.
+FAST = Settings(spec=replace(PRESETS["demo"], prefill_overhead_s=0.0005, blocks=1_000_000), speed=50)
+
+
+@pytest.fixture(params=["two-message", "one-message"])
+def exchange(request: pytest.FixtureRequest) -> Exchange:
+    """How Envoy sends a request to the router."""
+    exchange: Exchange = request.param
+    return exchange
+
+
+@pytest.fixture(params=["HTTP/1.1", "HTTP/2"])
+def http(request: pytest.FixtureRequest) -> Http:
+    """What the client speaks."""
+    http: Http = request.param
+    return http
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Clients' side first: Envoy, its routers, the engines."""
+
+    gateway: Gateway
+    routers: list[Router]
+    engines: list[SimulatedEngine]
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+    @property
+    def router(self) -> Router:
+        """The router, where there is one."""
+        (router,) = self.routers
+        return router
+
+
+class Stacks(Protocol):
+    """Makes a stack for one test."""
+
+    def __call__(
+        self,
+        exchange: Exchange = "two-message",
+        *,
+        engines: int = 4,
+        routers: int = 1,
+        settings: Settings = FAST,
+        pool: dict[str, Any] | None = None,
+        router: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> AbstractAsyncContextManager[Stack]:
+        """`settings` are the engines', `pool` and `router` keys of the router's file, `options` Envoy's."""
+
+
+_Gateways = Callable[..., Gateway]
+
+
+@pytest.fixture(scope="session")
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Gateways]:
+    """One Envoy for each set of options."""
+    running: dict[tuple[object, ...], Gateway] = {}
+
+    def gateway(engines: int, routers: int, **options: Any) -> Gateway:
+        key = (engines, routers, *sorted(options.items()))
+        if key not in running:
+            address = "127.0.0.1:{}".format
+            running[key] = Gateway(
+                Options(
+                    endpoints=tuple(address(free_port()) for _ in range(engines)),
+                    routers=tuple(address(free_port()) for _ in range(routers)),
+                    listen=address(free_port()),
+                    plain_listen=address(free_port()),
+                    admin=address(free_port()),
+                    # Both processes share two cores with the clients and the engines.
+                    **{"message_timeout": 5.0, **options},
+                ),
+                tmp_path_factory.mktemp("envoy"),
+            )
+        return running[key]
+
+    yield gateway
+    for started in running.values():
+        started.process.kill()
+
+
+@pytest.fixture
+def stacks(gateways: _Gateways, tmp_path: Path, request: pytest.FixtureRequest) -> Stacks:
+    """Stacks for this test; what the processes wrote is shown when it fails."""
+
+    @asynccontextmanager
+    async def stack(
+        exchange: Exchange = "two-message",
+        *,
+        engines: int = 4,
+        routers: int = 1,
+        settings: Settings = FAST,
+        pool: dict[str, Any] | None = None,
+        router: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Stack]:
+        gateway = gateways(engines, routers, exchange=exchange, **options)
+        async with AsyncExitStack() as cleanup:
+            started = await cleanup.enter_async_context(_engines(gateway, settings))
+            made = [
+                Router(
+                    listen,
+                    tmp_path / f"router-{index}",
+                    {
+                        "name": "llm",
+                        "endpoints": {"static": [engine.address for engine in started]},
+                        **(pool or {}),
+                    },
+                    **(router or {}),
+                )
+                for index, listen in enumerate(gateway.options.routers)
+            ]
+            for one in made:
+                cleanup.callback(_show, request.node, one)
+                cleanup.callback(one.kill)
+            await asyncio.gather(gateway.ready(), *(one.start() for one in made))
+            await gateway.sees_routers(len(made))
+            yield Stack(gateway, made, started)
+
+    return stack
+
+
+@contextlib.asynccontextmanager
+async def _engines(gateway: Gateway, settings: Settings) -> AsyncIterator[list[SimulatedEngine]]:
+    ports = [int(address.rpartition(":")[2]) for address in gateway.options.endpoints]
+    async with engines(ports, settings) as started:
+        yield started
+
+
+def _show(node: pytest.Item, router: Router) -> None:
+    node.add_report_section("call", "extproc serve", router.log_tail())

