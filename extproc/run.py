@@ -59,12 +59,12 @@ async def run(config: Config, path: Path) -> None:
 
     scraped = metrics.serve(config.metrics, numbers.registry) if config.metrics is not None else None
     try:
-        await server.start(str(config.listen), None if config.health is None else str(config.health))
+        listen, *health = await server.start(config.listen, config.health)
         _log.info(
             "serving",
             version=__version__,
-            listen=str(config.listen),
-            health=None if config.health is None else str(config.health),
+            listen=str(listen),
+            health=str(health[0]) if health else None,
             metrics=None if scraped is None else str(scraped.address),
             pools=[pool.name for pool in config.pools],
         )

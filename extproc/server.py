@@ -16,6 +16,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from extproc.address import Address
 from extproc.messages import Event, decode
 from extproc.stream import Exchange
 
@@ -57,8 +58,12 @@ class Server:
         self._open: dict[asyncio.Task[None], Exchange] = {}
         self._draining = False
 
-    async def start(self, listen: str, health_listen: str | None) -> None:
-        """Listen and serve. Addresses are `host:port`, `[v6]:port` or `unix:/path`. Raises `ListenError`."""
+    async def start(self, listen: Address, health_listen: Address | None) -> list[Address]:
+        """Listen and serve.
+
+        Returns the addresses with the ports that the kernel chose where 0 was asked for. Raises
+        `ListenError`.
+        """
         handler = grpc.stream_stream_rpc_method_handler(
             self._process, request_deserializer=_decode, response_serializer=None
         )
@@ -75,19 +80,22 @@ class Server:
         servers = [(main, listen)]
         if health_listen is not None:
             servers.append((grpc.aio.server(options=[("grpc.so_reuseport", 0)]), health_listen))
+        bound = []
         for server, address in servers:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
             try:
-                server.add_insecure_port(address)
+                port = server.add_insecure_port(str(address))
             except RuntimeError as error:
                 raise ListenError(
                     f"cannot listen on {address}: is the address in use or not ours?"
                 ) from error
+            bound.append(address if address.is_unix else address._replace(port=port))
         await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.set_ready(False)
         for server, _ in servers:
             await server.start()
             self._servers.append(server)
+        return bound
 
     async def set_ready(self, ready: bool) -> None:
         """What health answers for everything but liveness. Ignored while draining."""

@@ -15,6 +15,7 @@ import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from extproc.address import parse_address
 from extproc.server import HEALTH_SERVICES, LIVENESS, SERVICE, ListenError, Server
 from extproc.stream import Answer, Exchange, Question
 
@@ -64,7 +65,7 @@ async def serving(seen: Seen, listen: str | None = None, **options: int) -> Asyn
         on_error=seen.errors.append,
     )
     address = listen or f"127.0.0.1:{free_port()}"
-    await server.start(address, None)
+    await server.start(parse_address(address), None)
     await server.set_ready(True)
     async with grpc.aio.insecure_channel(address) as channel:
         try:

@@ -76,12 +76,12 @@ async def _main(engines: int, seconds: float, rate: float, seed: int, out: Path,
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     began = monotonic()
     used = traffic(seconds, rate, seed)
     console.print(
-        f"warmroute demo: {len(used.arrivals)} requests over {seconds:g} s under each of {len(stack.STRATEGIES)} strategies, "
-        f"{engines} [bold]simulated[/bold] engines, a real Envoy"
+        f"warmroute demo: {len(used.arrivals)} requests over {seconds:g} s under each of "
+        f"{len(stack.STRATEGIES)} strategies, {engines} [bold]simulated[/bold] engines, a real Envoy"
     )
     async with stack.running(out, engines, PRESET, seed) as running:
         with PhaseProgress(console) as progress:

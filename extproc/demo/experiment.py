@@ -129,8 +129,8 @@ async def _run_strategy(
     summary = summarise(outcomes, before, after)
     if summary["undecided"] > UNDECIDED_LIMIT * len(arrivals):
         raise StackError(
-            f"Envoy sent {summary['undecided']} of {len(arrivals)} requests on without the router under {strategy}: "
-            f"this machine is too slow for the load, lower --rate"
+            f"Envoy sent {summary['undecided']} of {len(arrivals)} requests on without the router under "
+            f"{strategy}: this machine is too slow for the load, lower --rate"
         )
     progress.end(f"TTFT p50 {summary['ttft_ms'].get('p50', 0):.0f} ms, hit rate {summary['hit_rate']:.1%}")
     return Run(strategy, outcomes, summary)
@@ -232,6 +232,9 @@ def summarise(outcomes: Sequence[Outcome], before: dict[str, Page], after: dict[
         "picks": {reason: int(count) for reason, count in sorted(reasons.items()) if count},
         "undecided": max(0, len(outcomes) - int(decided)),
         "client_lag_ms": figures.percentiles([1000 * outcome.lag for outcome in outcomes], 50, 99),
+        "engine_lag_ms_mean": 1000
+        * sum(grown("simulation:event_lag_seconds_sum", engine) for engine in engines)
+        / max(1.0, sum(grown("simulation:event_lag_seconds_count", engine) for engine in engines)),
         "errors": dict(Counter(outcome.error for outcome in outcomes if outcome.error)),
     }
 

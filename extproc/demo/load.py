@@ -74,7 +74,7 @@ async def replay(
     outcomes = [Outcome(arrival.at, arrival.source) for arrival in arrivals]
     url = f"http://{gateway}{PATH}"
     gc.collect()
-    gc.disable()  # a collection among tens of megabytes of bodies would be a pause in every answer then in flight
+    gc.disable()  # a collection would be a pause in every answer that is in flight
     try:
         start = perf_counter()
         async with asyncio.TaskGroup() as tasks:

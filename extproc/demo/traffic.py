@@ -43,11 +43,13 @@ TURN_GAP_MEAN_S = 2.0
 """Mean time between two turns of a session, the least included."""
 
 _WORDS = (
-    "time year people way day man thing woman life child world school state family student group country problem "
-    "hand part place case week company system program question work government number night point home water room "
-    "mother area money story fact month lot right study book eye job word business issue side kind head house "
-    "service friend father power hour"
-).split()
+    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school",
+    "state", "family", "student", "group", "country", "problem", "hand", "part", "place", "case",
+    "week", "company", "system", "program", "question", "work", "government", "number", "night",
+    "point", "home", "water", "room", "mother", "area", "money", "story", "fact", "month", "lot",
+    "right", "study", "book", "eye", "job", "word", "business", "issue", "side", "kind", "head",
+    "house", "service", "friend", "father", "power", "hour",
+)  # fmt: skip
 
 
 class Arrival(NamedTuple):

@@ -33,9 +33,9 @@ from typing import NamedTuple
 GENERATION_REQUESTS = 2_000
 """Half-life of the counts, in requests."""
 GENERATION_KEYS = 131_072
-"""Keys in a generation, and so half the limit of the table: at about 120 bytes per key (two dict slots, the
-key and, for keys that differ in it, the entry), 31 MB in all. Prompts of 8 KB have some 35 keys: 2,000 of
-them fit."""
+"""Keys in a generation, and so half the limit of the table: 20 to 28 MB in all, at 76 bytes per key of long
+prompts (two thirds of it the key itself, the rest its slot) and 108 per key of prompts with one key each.
+Prompts of 8 KB have some 40 keys: 2,000 of them fit."""
 HOT_PER_ENDPOINT = 8
 """Requests for each endpoint that will compute a block anew when what is behind it is split."""
 HOT_ENOUGH = 64
@@ -112,7 +112,9 @@ class Depths:
         return Sight(deepest & _ANCHOR, _first_below(known, enough), known)
 
     def note(self, chain: Sequence[int], sight: Sight, depth: int) -> None:
-        """Count the prompt as placed at `depth`, which is one of the two that `look` gave as its `sight`."""
+        """Count the prompt as placed at `depth`, which is one of the two that `look` gave as its
+        `sight`.
+        """
         self._requests += 1
         known = sight.known
         entries = [entry + _SEEN_ONCE for entry in known]
