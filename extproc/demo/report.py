@@ -104,7 +104,7 @@ def _notes(strategies: dict[str, Any], checks: dict[str, bool]) -> list[str]:
             notes.append(_uneven(name, summary))
         if summary["undecided"]:
             notes.append(
-                f"{name}: {summary['undecided']} requests passed Envoy without the router, which answered too late."
+                f"{name}: {summary['undecided']} requests passed Envoy without the router: it was late."
             )
     if not checks["prefix_aware_has_lowest_median_ttft"]:
         notes.append("PREFIX_AWARE did not have the lowest median here; longer runs (--seconds) vary less.")
@@ -127,7 +127,7 @@ def _uneven(name: str, summary: dict[str, Any]) -> str:
     furthest = max(share, key=lambda engine: abs(share[engine] * len(share) - 1))
     reason = {
         "RANDOM": "chance",
-        "LEAST_OUTSTANDING_REQUESTS": "an engine that answers faster has fewer requests open and is given more",
+        "LEAST_OUTSTANDING_REQUESTS": "an engine that answers faster has fewer open and is given more",
         "PREFIX_AWARE": "a prefix stays where it is until that engine has 1.25 times the mean in flight, and "
         "an engine that finds more in its cache answers faster and may take more: what is balanced is "
         "requests in flight, not their number over time",

@@ -117,9 +117,14 @@ class Ledger:
         return self._picks.take(slots)
 
     def counts(self) -> dict[str, int]:
-        """Requests in flight of all workers by address: every listed one, and others that are not 0."""
+        """Requests in flight of all workers by address: every listed one, and others that are not 0.
+
+        May be called from another thread, as a scrape does.
+        """
+        # Copied in one step, and before the totals are read: the array never loses columns.
+        slots = tuple(self._slots.items())
         totals = self._cells.array.sum(axis=0).tolist()
-        return {address: totals[slot] for address, slot in self._slots.items()}
+        return {address: totals[slot] for address, slot in slots}
 
     def _slot_of(self, address: str) -> int:
         slot = self._slots.get(address)

@@ -34,9 +34,8 @@ class Balance:
     """The part of the bound that follows the load of the pool."""
 
     factor: float = 1.25
-    """Multiple of the mean in-flight count. 1.25 is the paper's example and what HAProxy and KubeAI use;
-    the lowest that still leaves room: every step down moves more requests off their cache, 1.0 would be
-    round robin."""
+    """Multiple of the mean in-flight count. KubeAI's default too. Loads differ by chance alone, so the
+    nearer to 1 the more requests leave their cache for evenness' sake; at 1 it would be round robin."""
     floor: int = 8
     """Requests. Engines batch this many at little cost to each, so below it a cache hit is worth more than
     evenness."""

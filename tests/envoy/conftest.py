@@ -19,10 +19,10 @@ import pytest
 from extproc.envoy_config import Exchange, Options
 from extproc.simulation.http import Settings, SimulatedEngine, engines
 from extproc.simulation.presets import PRESETS
+from tests.envoy.client import Http
 from tests.envoy.gateway import Gateway
 from tests.envoy.process import free_port
 from tests.envoy.router import Router
-from tests.envoy.traffic import Http
 
 # Fast enough that the tests wait for the gateway and not for the model.
 FAST = Settings(spec=replace(PRESETS["demo"], prefill_overhead_s=0.0005, blocks=1_000_000), speed=50)

@@ -1,18 +1,18 @@
-"""Clients and prompts, and what came back."""
+"""Prompts, and what came back."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-import httpx
 import orjson
 
-Http = Literal["HTTP/1.1", "HTTP/2"]
+from tests.envoy.client import Body, Client
+
 CHAT = "/v1/chat/completions"
 _WORDS = ("ash", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "oak", "pine", "rowan", "yew")
 
@@ -20,23 +20,10 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def client(url: str, http: Http, **options: Any) -> httpx.AsyncClient:
-    """A client that speaks this version of HTTP and no other, and takes no proxy from the environment."""
-    return httpx.AsyncClient(
-        base_url=url,
-        http1=http == "HTTP/1.1",
-        http2=http == "HTTP/2",
-        timeout=httpx.Timeout(30),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-        trust_env=False,
-        **options,
-    )
-
-
 def text(seed: int, size: int) -> str:
-    """Some `size` characters of words, the same for the same seed."""
+    """`size` characters of words, the same for the same seed."""
     draw = random.Random(seed)
-    return " ".join(draw.choices(_WORDS, k=size // 5 + 1))[:size]
+    return " ".join(draw.choices(_WORDS, k=size // 4 + 1))[:size]
 
 
 def chat(user: str, *, system: str = "", **fields: Any) -> bytes:
@@ -49,32 +36,35 @@ def chat(user: str, *, system: str = "", **fields: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a request came back with."""
+    """A whole response."""
 
     status: int
-    engine: str
+    headers: Mapping[str, str]
     body: bytes
-    headers: httpx.Headers
+
+    @property
+    def engine(self) -> str:
+        """The engine that served."""
+        return self.headers["x-simulated-engine"]
 
     @property
     def sha256(self) -> str:
         """Digest of the request's body as it reached the engine."""
-        return str(self.headers["x-request-body-sha256"])
+        return self.headers["x-request-body-sha256"]
 
 
-async def ask(http: httpx.AsyncClient, body: bytes, path: str = CHAT, **options: Any) -> Reply:
-    """POST a body."""
-    options["headers"] = {"content-type": "application/json", **options.get("headers", {})}
-    return _reply(await http.post(path, content=body, **options))
-
-
-def _reply(response: httpx.Response) -> Reply:
-    return Reply(
-        response.status_code,
-        response.headers.get("x-simulated-engine", ""),
-        response.content,
-        response.headers,
-    )
+async def ask(
+    client: Client,
+    body: Body,
+    path: str = CHAT,
+    *,
+    method: str = "POST",
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    """Send a request and read the whole response."""
+    headers = {"content-type": "application/json", **(headers or {})}
+    async with client.open(method, path, body, headers) as response:
+        return Reply(response.status, response.headers, await response.read())
 
 
 async def in_parallel(things: Iterable[A], limit: int, each: Callable[[A], Awaitable[B]]) -> list[B]:
@@ -89,4 +79,5 @@ async def in_parallel(things: Iterable[A], limit: int, each: Callable[[A], Await
 
 
 def digest(body: bytes) -> str:
+    """As the engines report it."""
     return hashlib.sha256(body).hexdigest()

@@ -9,22 +9,20 @@ endpoints known before stay.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 
 import structlog
-import watchfiles
 
 from extproc import strict_yaml
 from extproc.pool.address import normalise_all
+from extproc.watch import moments
 
 OnChange = Callable[[tuple[str, ...]], None]
 OnError = Callable[[ValueError], None]
 
-DEBOUNCE_MS = 50
-"""Events closer together than this are one change: a replacement is seen as several."""
-REREAD_MS = 1000
+REREAD_SECONDS = 1.0
 """The file is read again this often though nothing was seen: not every file system reports every change."""
 
 _log = structlog.get_logger(__name__)
@@ -63,8 +61,8 @@ async def watch(path: Path, on_change: OnChange, on_error: OnError | None = None
     """
     known: tuple[str, ...] | None = None
     complaint = ""
-    async with aclosing(_moments(path)) as moments:
-        async for _ in moments:
+    async with aclosing(moments(path, REREAD_SECONDS)) as looks:
+        async for _ in looks:
             try:
                 addresses = await asyncio.to_thread(read, path)
             except ValueError as error:
@@ -78,35 +76,3 @@ async def watch(path: Path, on_change: OnChange, on_error: OnError | None = None
                 if addresses != known:
                     known = addresses
                     on_change(addresses)
-
-
-async def _moments(path: Path) -> AsyncGenerator[None, None]:
-    """Now, and each time the file may have changed."""
-    yield
-    while True:
-        directories = _directories(path)
-        if directories:
-            events = watchfiles.awatch(
-                *directories,
-                watch_filter=None,
-                debounce=DEBOUNCE_MS,
-                step=DEBOUNCE_MS // 2,
-                rust_timeout=REREAD_MS,
-                yield_on_timeout=True,
-                recursive=False,
-            )
-            # A directory may vanish between the look at it and the watch.
-            with suppress(FileNotFoundError):
-                async with aclosing(events):
-                    async for _ in events:
-                        yield
-                        if _directories(path) != directories:
-                            break
-        else:
-            await asyncio.sleep(REREAD_MS / 1000)
-            yield
-
-
-def _directories(path: Path) -> frozenset[Path]:
-    """The existing directories in which `path` can change: its own, and that of the file it links to."""
-    return frozenset(parent for parent in (path.parent, path.resolve().parent) if parent.is_dir())
