@@ -50,7 +50,7 @@ def command(engines: int, seconds: float, rate: float | None, seed: int, out: Pa
     wrong; 130 interrupted.
     """
     try:
-        import aiohttp  # noqa: F401
+        import aiohttp
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
     except ModuleNotFoundError as error:
@@ -59,7 +59,7 @@ def command(engines: int, seconds: float, rate: float | None, seed: int, out: Pa
 
     try:
         asyncio.run(_main(engines, seconds, rate or RATE_PER_ENGINE * engines, seed, out, keep=keep))
-    except (StackError, ValueError, OSError) as error:
+    except (StackError, ValueError, OSError, aiohttp.ClientError) as error:
         raise click.ClickException(str(error)) from error
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo("interrupted", err=True)
@@ -83,6 +83,7 @@ async def _main(engines: int, seconds: float, rate: float, seed: int, out: Path,
         f"warmroute demo: {len(used.arrivals)} requests over {seconds:g} s under each of "
         f"{len(stack.STRATEGIES)} strategies, {engines} [bold]simulated[/bold] engines, a real Envoy"
     )
+    report.discard(out)  # what an earlier demo left must not pass for the result of one that fails
     async with stack.running(out, engines, PRESET, seed) as running:
         with PhaseProgress(console) as progress:
             result = await experiment.guarded(running, experiment.run(running, used, progress))

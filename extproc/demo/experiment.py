@@ -73,6 +73,9 @@ async def guarded(stack: Stack, work: Awaitable[T]) -> T:
     watching = asyncio.create_task(stack.watch())
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if working.done() and working.exception() is not None:
+            # Often because a process has just ended, which says more than the refused connection does.
+            await asyncio.wait((watching,), timeout=0.5)
         if watching.done():
             watching.result()
         return working.result()

@@ -121,10 +121,13 @@ def _read_end(tail: bytes, outcome: Outcome) -> None:
     if len(events) < 2 or events[-1].strip() != b"[DONE]" or outcome.first_token is None:
         outcome.error = "the answer was cut"
         return
-    usage = orjson.loads(events[-2])["usage"]
-    outcome.prompt_tokens = usage["prompt_tokens"]
-    outcome.cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
-    outcome.output_tokens = usage["completion_tokens"]
+    try:
+        usage = orjson.loads(events[-2])["usage"]
+        outcome.prompt_tokens = usage["prompt_tokens"]
+        outcome.cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
+        outcome.output_tokens = usage["completion_tokens"]
+    except (ValueError, LookupError):
+        outcome.error = "the answer has no usage"
 
 
 async def time_alternating(

@@ -98,7 +98,7 @@ def _svg(draw: Callable[[Any], None]) -> str:
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.add_subplot()
     draw(axes)
-    axes.legend(frameon=False, fontsize="small")
+    figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize="small")
     axes.grid(alpha=0.2)
     output = io.StringIO()
     figure.savefig(output, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import jinja2
 import orjson
+from rich import box
 from rich.table import Table
 
 from extproc import __version__
@@ -26,6 +27,8 @@ SIMULATED = (
     "The engines are simulated: no model runs, and time to first token is what the engine model says it "
     "would be. Envoy, the router, the HTTP and gRPC between them and the requests' text are real."
 )
+JSON = "report.json"
+HTML = "report.html"
 BUSY_LAG_MS = 20.0
 """Lateness of the client above which a report says that the machine was busy."""
 
@@ -148,7 +151,7 @@ def _rounded(value: Any) -> Any:
 
 def write(directory: Path, report: dict[str, Any], result: Result) -> tuple[Path, Path]:
     """Write `report.json` and `report.html` below `directory` and return their paths."""
-    as_json, as_html = directory / "report.json", directory / "report.html"
+    as_json, as_html = directory / JSON, directory / HTML
     as_json.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -160,32 +163,35 @@ def write(directory: Path, report: dict[str, Any], result: Result) -> tuple[Path
     return as_json, as_html
 
 
+def discard(directory: Path) -> None:
+    """Remove the reports of an earlier demo below `directory`, if there are any."""
+    for name in (JSON, HTML):
+        (directory / name).unlink(missing_ok=True)
+
+
 def table(report: dict[str, Any]) -> Table:
-    """Return the comparison for the terminal."""
-    shown = Table(title="Same requests, same times, simulated engines", title_justify="left")
-    for heading in (
-        "strategy",
-        "TTFT p50",
-        "p95",
-        "p99",
-        "KV hit rate",
-        "requests/s",
-        "share per engine",
-        "failed",
-    ):
-        shown.add_column(heading, justify="left" if heading in ("strategy", "share per engine") else "right")
+    """Return the comparison for the terminal: milliseconds and percent, 80 columns with four engines."""
+    shown = Table(
+        title="Same requests at the same times, simulated engines; TTFT in ms",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    shown.add_column("strategy", no_wrap=True)
+    for heading in ("TTFT\np50", "\np95", "\np99", "KV\nhit %", "req/s", "failed"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    shown.add_column("share of\nengines %", no_wrap=True)
     for name, summary in report["strategies"].items():
-        ttft = [
-            f"{summary['ttft_ms'][quantile]:.0f} ms" if summary["ttft_ms"] else "-"
-            for quantile in ("p50", "p95", "p99")
-        ]
-        share = " ".join(f"{part:.1%}" for part in summary["share"].values())
         shown.add_row(
             name,
-            *ttft,
-            f"{summary['hit_rate']:.1%}",
+            *(
+                f"{summary['ttft_ms'][key]:.0f}" if summary["ttft_ms"] else "-"
+                for key in ("p50", "p95", "p99")
+            ),
+            f"{100 * summary['hit_rate']:.1f}",
             f"{summary['requests_per_s']:.1f}",
-            share,
             str(summary["failed"]),
+            " ".join(f"{100 * part:.0f}" for part in summary["share"].values()),
         )
     return shown

@@ -35,7 +35,7 @@ CONCURRENCY_THRESHOLD = 64
 once (`max_num_seqs` of the demo's preset)."""
 STREAM_INTERVAL = 8
 """Tokens per streamed event: with one event per token the events would cost more CPU than everything else."""
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 8.0
 LOG_TAIL_LINES = 15
 
@@ -54,11 +54,12 @@ class Child:
 
     def failure(self) -> StackError:
         """Return the error that says how this process ended."""
+        return StackError(f"{self.name} ended with code {self.process.returncode}; {self.tail()}")
+
+    def tail(self) -> str:
+        """Return the end of the log under a heading."""
         lines = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        tail = "\n".join(f"  {line}" for line in lines) or "  (no output)"
-        return StackError(
-            f"{self.name} ended with code {self.process.returncode}; end of {self.log}:\n{tail}"
-        )
+        return f"end of {self.log}:\n" + ("\n".join(f"  {line}" for line in lines) or "  (no output)")
 
 
 @dataclass(slots=True)
@@ -92,6 +93,7 @@ class Stack:
             "health": self.health,
             "metrics": self.metrics,
             "log": {"format": "json", "level": "info"},
+            "drainTimeout": "1s",
             "pools": [
                 {
                     "name": POOL,
@@ -216,7 +218,7 @@ async def _until(child: Child, check: Callable[[], Awaitable[T | None]]) -> T:
                     return result
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise StackError(f"{child.name} was not ready in {START_TIMEOUT_S:.0f} s; see {child.log}") from None
+        raise StackError(f"{child.name} was not ready in {START_TIMEOUT_S:.0f} s; {child.tail()}") from None
 
 
 async def _engines_ready(log: Path) -> dict[str, str] | None:

@@ -8,7 +8,7 @@ TOKENS and RAW.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from extproc.prompt.scope import Scope
+from extproc.prompt.scope import TEMPLATE, Scope
 
 TEXT = b"text"
 """Tags of message text begin with this; data is UTF-8 and its length is counted in characters."""
@@ -53,9 +53,15 @@ class Api(NamedTuple):
     has the API's shape, for paths that name none. `content` turns the fields into at most MAX_SEGMENTS
     segments; its second argument is True where the body was cut, so that the value of the last field may be
     incomplete. Both take whatever JSON holds and never raise.
+
+    `opening` names the fields whose content comes before the rest, wherever they stand in the body: a body
+    cut before one of them has the chain of one without it, and its scope is partial. `template` names the
+    fields that are rendered beside the content and enter the scope.
     """
 
     name: str
     paths: tuple[str, ...]
     recognise: Callable[[dict[str, Any]], bool]
     content: Callable[[dict[str, Any], bool], list[Segment]]
+    opening: tuple[str, ...] = ()
+    template: tuple[str, ...] = TEMPLATE

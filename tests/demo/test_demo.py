@@ -6,6 +6,7 @@ import asyncio
 import re
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def test_ports_are_those_wanted_unless_taken_and_all_distinct() -> None:
     first = stack.free_ports([0, 0, 0])
     assert len(set(first)) == 3
@@ -38,7 +43,8 @@ async def test_a_short_demo_compares_three_strategies_and_leaves_no_process(
 ) -> None:
     monkeypatch.setattr(experiment, "PROBES", 40)
     monkeypatch.setattr(experiment, "UNDECIDED_LIMIT", 1.0)  # a busy machine is no reason to fail here
-    used = traffic(5, 8, 1)
+    used = replace(traffic(5, 8, 1), seconds=2.5)
+    used = replace(used, arrivals=[arrival._replace(at=arrival.at / 2) for arrival in used.arrivals])
     console = Console(file=(tmp_path / "console").open("w"), width=120)
     async with stack.running(tmp_path, 2, "demo", 1) as running:
         pids = [child.process.pid for child in running.children]
@@ -79,12 +85,11 @@ async def test_a_short_demo_compares_three_strategies_and_leaves_no_process(
 async def test_a_child_that_dies_is_named_with_the_end_of_its_log_and_the_others_are_stopped(
     tmp_path: Path,
 ) -> None:
-    pids: list[int] = []
-    with pytest.raises(stack.StackError, match=r"(?s)router ended with code -9.*serving"):
-        async with stack.running(tmp_path, 2, "demo", 1) as running:
-            pids = [child.process.pid for child in running.children]
-            router = next(child for child in running.children if child.name == "router")
-            router.process.kill()
+    async with stack.running(tmp_path, 2, "demo", 1) as running:
+        pids = [child.process.pid for child in running.children]
+        router = next(child for child in running.children if child.name == "router")
+        router.process.kill()
+        with pytest.raises(stack.StackError, match=r"(?s)router ended with code -9.*serving"):
             await experiment.guarded(running, asyncio.Event().wait())
     assert len(pids) == 3
     assert not any(map(_is_alive, pids))
@@ -101,16 +106,16 @@ async def test_an_interrupted_demo_exits_130_and_leaves_no_process(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from extproc.cli import main; main()", "demo", "--engines", "2", "--out", str(tmp_path),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
+        *(sys.executable, "-c", "from extproc.cli import main; main()"),
+        *("demo", "--engines", "2", "--out", str(tmp_path)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
     try:
         assert process.stdout is not None
         while not (await process.stdout.readline()).startswith(b"RANDOM"):
             assert process.returncode is None
-        children = [
-            int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        ]
+        children = _children(process.pid)
         assert len(children) == 3
         process.send_signal(number)
         output, _ = await asyncio.wait_for(process.communicate(), 30)

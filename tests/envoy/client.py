@@ -1,7 +1,7 @@
 """HTTP/1.1 and HTTP/2 clients with one face.
 
-httpx would do, but spends some 5 ms of processor time on a request, which is most of a test on two cores; and its
-HTTP/2 cannot end a body apart from its last bytes.
+httpx would do, but spends some 5 ms of processor time on a request, which is most of a test on two cores; and
+its HTTP/2 cannot end a body apart from its last bytes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ import h2.events
 
 Http = Literal["HTTP/1.1", "HTTP/2"]
 Body = bytes | Iterable[bytes] | None
-"""Bytes are sent with content-length; pieces without, the end after the last of them on its own."""
+"""Bytes are sent at once and with content-length; pieces apart, and without it unless a header gives it."""
 
 TIMEOUT = 30.0
 """Seconds for one whole request."""
+
+PAUSE = 0.005
+"""Seconds between two pieces of a body, so that the gateway reads them apart."""
 
 
 class BrokenError(Exception):
@@ -100,7 +103,7 @@ class _Http1(Client):
 async def _pieces(body: Iterable[bytes]) -> AsyncIterator[bytes]:
     for piece in body:
         yield piece
-        await asyncio.sleep(0)
+        await asyncio.sleep(PAUSE)
 
 
 class _Http1Response(Response):
@@ -218,7 +221,8 @@ class _Connection:
     async def send(self, stream: _Stream, body: Body) -> None:
         if body is None:
             return
-        for piece in [body] if isinstance(body, bytes) else body:
+        pieces = [body] if isinstance(body, bytes) else body
+        for piece in pieces:
             view = memoryview(piece)
             while view and not stream.ended:
                 room = min(
@@ -232,7 +236,8 @@ class _Connection:
                 view = view[room:]
                 self._flush()
                 await self._writer.drain()
-            await asyncio.sleep(0)
+            if pieces is body:
+                await asyncio.sleep(PAUSE)
         if not stream.ended:
             self._h2.end_stream(stream.number)
             self._flush()
@@ -281,7 +286,7 @@ class _Connection:
                 else:
                     stream.data.put_nowait((event.data, event.flow_controlled_length))
             case h2.events.ResponseReceived() if stream is not None:
-                stream.headers = dict(event.headers)
+                stream.headers = {str(name): str(value) for name, value in event.headers}
                 stream.status = int(stream.headers.pop(":status"))
                 stream.begun.set()
             case h2.events.StreamEnded() if stream is not None:

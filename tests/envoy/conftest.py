@@ -1,7 +1,7 @@
 """Stacks of a real Envoy, the router and simulated engines.
 
-An Envoy takes a second to start and keeps no state that matters here, so each kind of one is started once and shared by all
-tests; the router and the engines, which do keep state, are new for each test and take the same addresses again.
+An Envoy takes a second to start and keeps no state that matters here, so one of each kind is started and shared
+by all tests; the router and the engines, which do keep state, are new for each test at the same addresses.
 """
 
 from __future__ import annotations

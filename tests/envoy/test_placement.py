@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from extproc.envoy_config import Exchange
+from extproc.simulation.http import Settings
+from extproc.simulation.presets import PRESETS
 from tests.envoy.client import Http, client
 from tests.envoy.conftest import Stacks
+from tests.envoy.process import eventually
 from tests.envoy.traffic import ask, chat, in_parallel, text
 
 # Requests at once, in all: no engine can reach the lower of the two bounds of the spill rule, the floor of 8.
@@ -37,3 +44,101 @@ async def test_a_prefix_stays_on_one_endpoint_while_it_has_room(
     assert [len(of_prefix) for of_prefix in engines.values()] == [1] * 50
     homes = Counter(engine for (engine,) in engines.values())
     assert len(homes) == 4
+
+
+async def test_what_all_requests_share_does_not_send_them_to_one_engine(
+    stacks: Stacks, exchange: Exchange
+) -> None:
+    """Agents: 100 KB of system prompt and tools that are equal for all, and short tasks."""
+    system = text(0, 70_000)
+    tools = [
+        {"type": "function", "function": {"name": f"tool_{n}", "description": text(n, 1400)}}
+        for n in range(20)
+    ]
+    tasks = [text(seed, 1000) for seed in range(1, 41)]
+    requests = [(task, turn) for turn in range(5) for task in tasks]
+    async with stacks(exchange) as stack, client(stack.url, "HTTP/1.1") as gateway:
+
+        async def served_by(request: tuple[str, int]) -> str:
+            task, turn = request
+            reply = await ask(gateway, chat(f"{task} {turn}", system=system, tools=tools))
+            assert reply.status == 200
+            return reply.engine
+
+        served = Counter(await in_parallel(requests, BELOW_BOTH_BOUNDS, served_by))
+
+    assert len(served) == 4
+    assert max(served.values()) <= len(requests) / 2
+
+
+async def test_a_hot_prefix_spills_to_others_and_comes_back(stacks: Stacks, exchange: Exchange) -> None:
+    threshold = 4
+    # The threshold is what one engine runs at once: a fifth request would queue.
+    spec = replace(PRESETS["demo"], max_num_seqs=threshold)
+    hot = chat(text(1, 4000), max_tokens=10, ignore_eos=True)
+    async with (
+        stacks(
+            exchange, settings=Settings(spec=spec, speed=5), pool={"concurrencyThreshold": threshold}
+        ) as stack,
+        client(stack.url, "HTTP/1.1") as gateway,
+    ):
+        home = (await ask(gateway, hot)).engine
+        idle_beside_queue = 0
+
+        async def watch() -> None:
+            nonlocal idle_beside_queue
+            while True:
+                loads = [engine.engine.running + engine.engine.waiting for engine in stack.engines]
+                idle_beside_queue += max(loads) > threshold and min(loads) == 0
+                await asyncio.sleep(0.002)
+
+        watching = asyncio.create_task(watch())
+        replies = await in_parallel([hot] * 120, 3 * threshold, lambda body: ask(gateway, body))
+        watching.cancel()
+
+        assert {reply.status for reply in replies} == {200}
+        served = Counter(reply.engine for reply in replies)
+        assert served[home] < len(replies) / 2
+        assert len(served) >= 3
+        assert idle_beside_queue == 0
+        assert [(await ask(gateway, hot)).engine for _ in range(5)] == [home] * 5
+
+
+async def test_one_endpoint_more_or_less_moves_little_more_than_its_share_of_prefixes(
+    stacks: Stacks, tmp_path: Path
+) -> None:
+    prefixes = [text(seed, 600) for seed in range(1000)]
+    file = tmp_path / "endpoints.yaml"
+    # A pool that has not been told its endpoints yet is not ready, and the router is waited for.
+    file.write_text("[127.0.0.1:1]\n")
+    async with (
+        stacks(engines=7, pool={"endpoints": {"file": str(file)}}) as stack,
+        client(stack.url, "HTTP/2") as gateway,
+    ):
+        addresses = [engine.address for engine in stack.engines]
+
+        async def homes(endpoints: list[str]) -> dict[str, str]:
+            file.write_text(yaml.safe_dump(endpoints))
+
+            async def known() -> bool:
+                in_flight = await stack.router.samples("extproc_endpoint_suspect")
+                return {endpoint for endpoint, _ in in_flight} == set(endpoints)
+
+            await eventually(known, "the router knows the endpoints")
+            replies = await in_parallel(
+                prefixes, BELOW_BOTH_BOUNDS, lambda prefix: ask(gateway, chat(prefix))
+            )
+            return {prefix: reply.engine for prefix, reply in zip(prefixes, replies, strict=True)}
+
+        seven = await homes(addresses)
+        six = await homes(addresses[:-1])
+        again = await homes(addresses)
+
+    ideal = len(prefixes) / 7
+    assert _moved(seven, six) <= 1.25 * ideal
+    assert _moved(six, again) <= 1.25 * ideal
+    assert all(seven[prefix] == "engine-7" for prefix in prefixes if seven[prefix] != six[prefix])
+
+
+def _moved(before: dict[str, str], after: dict[str, str]) -> int:
+    return sum(before[prefix] != after[prefix] for prefix in before)

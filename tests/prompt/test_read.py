@@ -1,5 +1,6 @@
 """Which API a body is read as, and that no body whatever is an error."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -8,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.prefix import block_keys
-from extproc.prompt import APIS, Prompt, Scope, Segment, read
+from extproc.prompt import APIS, MAX_DECODED_BYTES, Prompt, Scope, Segment, read
+from extproc.prompt.body import parse
 
 BODIES = Path(__file__).parent.parent / "data" / "bodies"
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-PATHS = [CHAT, COMPLETIONS, "/invocations", ""]
+PATHS = [*(path for api in APIS for path in api.paths[:1]), "/invocations", ""]
 
 MESSAGES = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
 PROMPT = json.dumps({"model": "m", "prompt": "hi"}).encode()
@@ -35,9 +37,10 @@ def test_the_path_chooses_the_api() -> None:
     assert api_of("/v1/chat/completions", both) == "chat"
     assert api_of("/v1/completions", both) == "completions"
     assert api_of("/tenant/openai/v1/completions/?api-version=1&x=/chat/completions", both) == "completions"
+    assert api_of("/v1/messages?beta=true", both) == "anthropic-messages"
 
 
-@pytest.mark.parametrize("path", ["", "/invocations", "/v1/messages?beta=true"])
+@pytest.mark.parametrize("path", ["", "/invocations", "/v1/threads/thread_1/messages"])
 def test_another_path_leaves_it_to_the_shape(path: str) -> None:
     assert api_of(path, MESSAGES) == "chat"
     assert api_of(path, PROMPT) == "completions"
@@ -49,7 +52,7 @@ def test_every_api_has_its_own_name() -> None:
 
 
 def test_an_object_of_another_shape_is_keyed_by_its_bytes_and_still_names_its_scope() -> None:
-    body = b'{"model":"m","inputs":"hi"}'
+    body = b'{"model":"m","contents":"hi"}'
     assert read("/invocations", body, True) == Prompt("raw", Scope("m"), [Segment(b"raw", body, True)])
 
 
@@ -87,20 +90,93 @@ def test_raw_utf8_and_escaped_surrogate_pairs_are_the_same_prompt() -> None:
     assert read(CHAT, raw, True) == read(CHAT, escaped, True)
 
 
-@pytest.mark.parametrize("path", bodies("chat-*"), ids=lambda path: path.stem)
-def test_real_chat_bodies_have_content(path: Path) -> None:
-    prompt = read("", path.read_bytes(), True)
+FILES = {
+    "chat-": ("/v1/chat/completions", "chat"),
+    "completions-": ("/v1/completions", "completions"),
+    "completions-anthropic": ("/v1/complete", "completions"),
+    "anthropic-": ("/v1/messages", "anthropic-messages"),
+    "responses-": ("/v1/responses", "responses"),
+    "responses-input-tokens": ("/v1/responses/input_tokens", "responses"),
+    "embeddings-": ("/v1/embeddings", "embeddings"),
+    "embeddings-moderation": ("/v1/moderations", "embeddings"),
+    "embeddings-ollama": ("/api/embeddings", "embeddings"),
+    "score-": ("/score", "score"),
+    "ollama-": ("/api/chat", "ollama"),
+    "generate-": ("/inference/v1/generate", "generate"),
+    "raw-": ("/v1/other", "raw"),
+}
+"""By the beginning of a file's name, the longest that fits: the path that it is sent to, and its API."""
+
+
+def expected(file: Path) -> tuple[str, str]:
+    """Return the path and the API of one of the bodies."""
+    return FILES[max((start for start in FILES if file.name.startswith(start)), key=len)]
+
+
+@pytest.mark.parametrize("file", [*bodies("[!o]*.json"), *bodies("ollama*.json")], ids=lambda path: path.stem)
+def test_each_real_body_is_read_as_its_api_and_has_keys(file: Path) -> None:
+    path, api = expected(file)
+    prompt = read(path, file.read_bytes(), True)
     assert prompt is not None
-    assert prompt.api == "chat"
+    assert prompt.api == api
+    assert prompt.content
     assert block_keys(prompt).keys
 
 
-@pytest.mark.parametrize("path", bodies("completions-*"), ids=lambda path: path.stem)
-def test_real_completions_bodies_have_content(path: Path) -> None:
-    prompt = read("", path.read_bytes(), True)
+# By its shape alone, a conversation or an input may be that of another API: then it has the same chain.
+LOOKS_LIKE = {
+    "anthropic-": {"chat", "anthropic-messages"},
+    "embeddings-ollama": {"ollama"},
+    "completions-anthropic": {"completions"},
+}
+
+
+@pytest.mark.parametrize("file", [*bodies("[!o]*.json"), *bodies("ollama*.json")], ids=lambda path: path.stem)
+def test_without_a_path_the_shape_tells_the_api(file: Path) -> None:
+    path, api = expected(file)
+    likely = next((apis for start, apis in LOOKS_LIKE.items() if file.name.startswith(start)), {api})
+    body = file.read_bytes()
+    found = read("", body, True)
+    assert found is not None
+    assert found.api in likely
+    if found.api in ("chat", "anthropic-messages"):
+        assert read(path, body, True) == found._replace(api=api)
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding"), [("other-gzip.json.gz", "gzip"), ("other-deflate.json.zz", "deflate")]
+)
+def test_a_compressed_body_is_the_prompt_that_it_holds(name: str, encoding: str) -> None:
+    plain = read(CHAT, (BODIES / "chat-one-message.json").read_bytes(), True)
+    assert read(CHAT, (BODIES / name).read_bytes(), True, encoding) == plain
+
+
+@pytest.mark.parametrize("encoding", ["compress", "gzip, unknown", "br", "gzip"])
+def test_a_body_that_cannot_be_decoded_is_routed_by_load(encoding: str) -> None:
+    assert read(CHAT, MESSAGES, True, encoding) is None
+
+
+def test_a_compressed_text_is_cut_where_it_is_no_longer_decoded() -> None:
+    body = gzip.compress(b"a text" * MAX_DECODED_BYTES)
+    prompt = read("", body, True, "gzip")
     assert prompt is not None
-    assert prompt.api == "completions"
-    assert block_keys(prompt).keys
+    (segment,) = prompt.content
+    assert len(segment.data) == MAX_DECODED_BYTES
+    assert not segment.closed
+
+
+def test_a_form_is_routed_by_load() -> None:
+    boundary = b"--5d8c6f1e"
+    form = boundary + b'\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n' + boundary
+    assert read("/v1/audio/transcriptions", form, True) is None
+    assert read("/v1/audio/transcriptions", form[:100], False) is None
+
+
+@pytest.mark.parametrize("file", bodies("jsonsuite/y_object*.json"), ids=lambda path: path.name)
+def test_every_object_that_a_parser_must_accept_is_parsed(file: Path) -> None:
+    parsed = parse(file.read_bytes())
+    assert parsed is not None
+    assert not parsed.truncated
 
 
 def any_key(path: str, body: bytes) -> None:
@@ -147,11 +223,23 @@ def test_no_bytes_are_an_error(path: str, body: bytes) -> None:
 
 
 KEYS = st.sampled_from(
-    ["messages", "prompt", "role", "content", "type", "text", "tool_calls", "tools", "model", "x"]
+    [
+        *("messages", "prompt", "role", "content", "type", "text", "tool_calls", "tools", "model", "x"),
+        *("system", "input", "inputs", "instructions", "output", "call_id", "query", "documents", "text_1"),
+        *("token_ids", "text_input", "images", "datatype", "data", "previous_response_id", "cache_salt"),
+        *("parameters", "nvext", "adapter_id", "cache_control", "tool_use_id", "keep_alive"),
+    ]
 )
+WORDS = st.sampled_from(["tool_result", "text", "function_call_output", "user", "BYTES"])
 JSON = st.recursive(
     st.one_of(
-        st.none(), st.booleans(), st.integers(), st.integers(2**62, 2**70), st.floats(), st.text(max_size=4)
+        WORDS,
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.integers(2**62, 2**70),
+        st.floats(),
+        st.text(max_size=4),
     ),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5),
     max_leaves=30,

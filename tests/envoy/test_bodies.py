@@ -1,0 +1,125 @@
+"""Every body reaches the engine as it was sent, and where the router said."""
+
+from __future__ import annotations
+
+import random
+from contextlib import AsyncExitStack
+
+import aiohttp
+from aiohttp import web
+
+from extproc.envoy_config import Exchange
+from extproc.envoy_config.bootstrap import SLACK
+from tests.envoy.client import Http, client
+from tests.envoy.conftest import Stack, Stacks
+from tests.envoy.traffic import ask, chat, digest, text
+
+MIB = 1024 * 1024
+# Any path the engines do not know: they answer 404 and say which bytes came.
+ECHO = "/anything"
+
+
+async def test_large_prompts_pass_unchanged(stacks: Stacks, exchange: Exchange, http: Http) -> None:
+    async with stacks(exchange) as stack, client(stack.url, http) as gateway:
+        for size in (MIB, 8 * MIB):
+            body = chat(text(size, size))
+            for sent in (body, _pieces(body, MIB // 2)):
+                reply = await ask(gateway, sent)
+                assert (reply.status, reply.sha256) == (200, digest(body))
+        await _all_served_by_first_choice(stack, 4)
+
+
+async def test_no_length_around_the_limit_is_lost(stacks: Stacks, exchange: Exchange, http: Http) -> None:
+    """The end of a body may come on its own, and in the read in which the limit is passed."""
+    limit = 64 * 1024
+    edges = (limit, limit + 16 * 1024, limit + SLACK, limit + SLACK + 1, limit + SLACK + 64 * 1024)
+    sizes = [edge + more for edge in edges for more in (-1, 0, 1, 100)]
+    async with stacks(exchange, body_limit=limit) as stack, client(stack.url, http) as gateway:
+        for size in sizes:
+            body = random.Random(size).randbytes(size)
+            for pieces in (
+                [body],
+                [body[:-40], body[-40:]],
+                [body[: limit - 10], body[limit - 10 :]],
+                [body, b""],
+            ):
+                for headers in ({}, {"content-length": str(size)}):
+                    reply = await ask(gateway, pieces, ECHO, headers=headers)
+                    assert reply.sha256 == digest(body), (size, [len(piece) for piece in pieces], headers)
+        await _all_served_by_first_choice(stack, len(sizes) * 8)
+
+
+async def test_what_is_no_prompt_passes_too(stacks: Stacks, exchange: Exchange, http: Http) -> None:
+    async with stacks(exchange) as stack, client(stack.url, http) as gateway:
+        noise = random.Random(1).randbytes(100_000)
+        for body in (noise, b"", b"{", b'{"messages": 7}', "ü".encode("latin-1")):
+            for sent in (body, [body]):
+                reply = await ask(gateway, sent, ECHO)
+                assert (reply.status, reply.sha256) == (404, digest(body))
+        models = await ask(gateway, None, "/v1/models", method="GET")
+        assert (models.status, models.sha256) == (200, digest(b""))
+        await _all_served_by_first_choice(stack, 11)
+
+
+async def test_equal_beginnings_of_long_bodies_meet_on_one_engine(stacks: Stacks, exchange: Exchange) -> None:
+    """Longer than the limit: keyed by the first part."""
+    limit = 64 * 1024
+    async with stacks(exchange, body_limit=limit) as stack, client(stack.url, "HTTP/1.1") as gateway:
+        for seed in range(4):
+            shared = text(seed, 3 * limit + SLACK)
+            served = {(await ask(gateway, chat(shared + text(end, MIB)))).engine for end in range(5)}
+            assert len(served) == 1
+        prompts = await stack.router.samples("extproc_prompts_total")
+        assert {kind: number for kind, number in prompts.items() if number} == {("chat", "partial"): 20}
+
+
+async def test_a_body_of_unknown_length_beyond_what_the_router_takes_is_refused(
+    stacks: Stacks, exchange: Exchange
+) -> None:
+    """Envoy must hold such a body back, so there is an end to it; with content-length any size passes."""
+    async with (
+        stacks(
+            exchange, router={"maxMessageBytes": 3 * MIB}, max_message_bytes=3 * MIB, body_limit=MIB
+        ) as stack,
+        client(stack.url, "HTTP/2") as gateway,
+    ):
+        body = random.Random(1).randbytes(4 * MIB)
+        assert (await ask(gateway, _pieces(body, MIB), ECHO)).status == 413
+        assert (await ask(gateway, body, ECHO)).sha256 == digest(body)
+
+
+async def test_a_websocket_is_opened(stacks: Stacks, exchange: Exchange) -> None:
+    async def echo(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for message in socket:
+            await socket.send_str(f"echo {message.data}")
+        return socket
+
+    async with stacks(exchange) as stack, AsyncExitStack() as cleanup:
+        for engine in stack.engines:
+            await engine.stop()
+            app = web.Application()
+            app.router.add_get("/v1/realtime", echo)
+            runner = web.AppRunner(app, shutdown_timeout=0.1)
+            await runner.setup()
+            cleanup.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, "127.0.0.1", engine.port).start()
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(f"{stack.url}/v1/realtime") as socket,
+        ):
+            await socket.send_str("hello")
+            assert await socket.receive_str(timeout=5) == "echo hello"
+        await _all_served_by_first_choice(stack, 1)
+
+
+def _pieces(body: bytes, size: int) -> list[bytes]:
+    return [body[start : start + size] for start in range(0, len(body), size)]
+
+
+async def _all_served_by_first_choice(stack: Stack, requests: int) -> None:
+    served = await stack.router.samples("extproc_served_total")
+    assert {outcome: number for (outcome, _), number in served.items() if number} == {
+        "first_choice": requests
+    }
