@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
 from envoy.service.ext_proc.v3.external_processor_pb2 import (
@@ -62,7 +63,6 @@ class Protocol(NamedTuple):
 class Origin(NamedTuple):
     """What the first message says of a request besides its body; empty strings where Envoy did not say."""
 
-    method: str
     path: str
     route: str
     """Attribute `xds.route_name`."""
@@ -124,8 +124,7 @@ Event = (
     | Unknown
 )
 
-_NOWHERE = Origin("", "", "", None)
-_NO_FIELDS: dict[str, Any] = {}
+_NOWHERE = Origin("", "", None)
 
 
 def decode(data: bytes) -> Event:
@@ -137,7 +136,7 @@ def decode(data: bytes) -> Event:
     kind = message.WhichOneof("request")
     if kind == "request_body":
         part = message.request_body
-        return RequestBody(_origin(message, None), part.body, part.end_of_stream)
+        return RequestBody(_origin(message, ()), part.body, part.end_of_stream)
     if kind == "response_headers":
         return _response_headers(message)
     if kind == "request_headers":
@@ -152,31 +151,37 @@ def decode(data: bytes) -> Event:
     return Unknown()
 
 
-def _origin(message: ProcessingRequest, headers: Iterable[HeaderValue] | None) -> Origin:
-    """Method, path and route from the attributes, else from the headers: attributes outlive skipped
-    headers."""
+def _origin(message: ProcessingRequest, headers: Iterable[HeaderValue]) -> Origin:
+    """Path and route from the attributes, else from the headers: attributes outlive skipped headers."""
     protocol = None
     if message.HasField("protocol_config"):
         config = message.protocol_config
-        protocol = Protocol(
-            _body_mode(config.request_body_mode),
-            _body_mode(config.response_body_mode),
+        protocol = _protocol(
+            config.request_body_mode,
+            config.response_body_mode,
             config.send_body_without_waiting_for_header_response,
         )
+    path = route = ""
     attributes = message.attributes
-    if not attributes and headers is None:
-        return _NOWHERE if protocol is None else Origin("", "", "", protocol)
-    fields = attributes[ATTRIBUTES].fields if ATTRIBUTES in attributes else _NO_FIELDS
-    method = fields["request.method"].string_value if "request.method" in fields else ""
-    path = fields["request.path"].string_value if "request.path" in fields else ""
-    route = fields["xds.route_name"].string_value if "xds.route_name" in fields else ""
-    if headers is not None and not (method and path):
+    if ATTRIBUTES in attributes:
+        fields = attributes[ATTRIBUTES].fields
+        if "request.path" in fields:
+            path = fields["request.path"].string_value
+        if "xds.route_name" in fields:
+            route = fields["xds.route_name"].string_value
+    elif protocol is None and not headers:
+        return _NOWHERE
+    if not path:
         for header in headers:
             if header.key == ":path":
                 path = _text(header)
-            elif header.key == ":method":
-                method = _text(header)
-    return Origin(method, path, route, protocol)
+                break
+    return Origin(path, route, protocol)
+
+
+@lru_cache(maxsize=64)
+def _protocol(request_body: int, response_body: int, without_waiting: bool) -> Protocol:
+    return Protocol(_body_mode(request_body), _body_mode(response_body), without_waiting)
 
 
 def _response_headers(message: ProcessingRequest) -> ResponseHeaders:
@@ -240,14 +245,16 @@ def neutral(event: type[Event]) -> bytes:
     return _NEUTRAL[event]
 
 
-def pinned(event: type[Event], destination: str) -> bytes:
-    """The reply to request headers or a request body that sends the request to `destination`.
+@lru_cache(maxsize=4096)
+def pinned(at_headers: bool, destination: str) -> bytes:
+    """The reply to request headers, or else to a request body, that sends the request to `destination`.
 
     `destination` is `ip:port[,ip:port...]`, tried in order. It goes out as header and as dynamic metadata,
-    equal, as the Endpoint Picker Protocol asks.
+    equal, as the Endpoint Picker Protocol asks. Cached: endpoints have few orders that are used, and
+    building a reply takes as long as hashing a prompt.
     """
     response = ProcessingResponse()
-    part = response.request_headers if event is RequestHeaders else response.request_body
+    part = response.request_headers if at_headers else response.request_body
     mutation = part.response.header_mutation.set_headers.add()
     mutation.header.key = DESTINATION
     mutation.header.raw_value = destination.encode("ascii")

@@ -18,7 +18,6 @@ from prometheus_client import (
     Counter,
     Gauge,
     GCCollector,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
@@ -30,6 +29,7 @@ from prometheus_client.registry import Collector
 from extproc import __version__
 from extproc.address import Address
 from extproc.prompt import Prompt
+from extproc.tally import Durations, Tallies, Tally
 
 REASONS = ("prefix", "spill", "load", "random", "shed", "empty", "unpinned")
 """Why a request went where it did: the reasons of a pick, and `unpinned` where there was none."""
@@ -62,7 +62,7 @@ class PoolMetrics:
     __slots__ = ("_first", "_reasons", "_retry", "_took", "_unknown")
 
     def __init__(
-        self, reasons: Callable[[str], Counter], served: Callable[[str], Counter], took: Histogram
+        self, reasons: Callable[[str], Tally], served: Callable[[str], Tally], took: Durations
     ) -> None:
         self._reasons = _Children(reasons)
         for word in REASONS:
@@ -155,53 +155,55 @@ class Metrics:
         ).set(1)
         self.registry = registry
         self.config = ConfigMetrics(registry)
-        self._requests = Counter(
+        self._requests = Tallies(
             "extproc_requests",
             "Requests decided, by pool and why: prefix (first choice of its prefix), spill (that one was"
             " busy), load, random, shed (429), empty (503) or unpinned (left to the gateway).",
             ["pool", "strategy", "reason"],
-            registry=registry,
+            registry,
         )
-        self._served = Counter(
+        self._served = Tallies(
             "extproc_served",
             "Responses begun, by who served: the first_choice, a retry elsewhere, or none (not said).",
             ["pool", "outcome"],
-            registry=registry,
+            registry,
         )
-        self._pick_seconds = Histogram(
+        self._pick_seconds = Durations(
             "extproc_pick_seconds",
             "Time from a body's bytes to the answer (reading, block keys, pick), in seconds.",
-            buckets=PICK_BUCKETS,
-            registry=registry,
+            PICK_BUCKETS,
+            registry,
         )
-        self._prompts = Counter(
+        self._prompts = Tallies(
             "extproc_prompts",
             "Request bodies by API (none: not understood) and whether all that isolates prefixes (model,"
             " adapter, salt, tools) was seen: complete, or partial where the body was cut before.",
             ["api", "scope"],
-            registry=registry,
+            registry,
         )
         self._prompt = _Children(lambda key: self._prompts.labels(*key), (OTHER, OTHER))
-        self._body_bytes = Counter(
-            "extproc_body_bytes", "Bytes of request bodies that picks were made from.", registry=registry
-        )
-        self._streams = Gauge(
+        self._body_bytes = Tallies(
+            "extproc_body_bytes", "Bytes of request bodies that picks were made from.", [], registry
+        ).labels()
+        self._open = 0
+        Gauge(
             "extproc_streams",
             "Open ext_proc streams, each one HTTP request until its response ends.",
             registry=registry,
-        )
-        self._errors = Counter(
+        ).set_function(lambda: self._open)
+        self._errors = Tallies(
             "extproc_stream_errors",
             "Streams ended by an error of the router, by its kind. The gateway's own policy routes these.",
             ["kind"],
-            registry=registry,
+            registry,
         )
         self._error = _Children(self._errors.labels, OTHER)
-        self._unexpected = Counter(
+        self._unexpected = Tallies(
             "extproc_unexpected_messages",
             "Messages from the gateway that the exchange had no use for at that moment.",
-            registry=registry,
-        )
+            [],
+            registry,
+        ).labels()
         self._unmatched = self._requests.labels("", "", "unpinned")
         self._pools: dict[tuple[str, str], PoolMetrics] = {}
 
@@ -233,7 +235,7 @@ class Metrics:
 
     def stream(self, opened: int) -> None:
         """A stream was opened (1) or ended (-1)."""
-        self._streams.inc(opened)
+        self._open += opened
 
     def stream_error(self, kind: str) -> None:
         """A stream ended by an error of ours; `kind` is a word, the exception's class, never its text."""
@@ -247,15 +249,15 @@ class Metrics:
 _SCOPE = {False: "complete", True: "partial"}
 
 
-class _Children(dict[Any, Counter]):
+class _Children(dict[Any, Tally]):
     """Children by label value, bound at first use; `OTHER` once there are `_MOST_VALUES` of them."""
 
-    def __init__(self, bind: Callable[[Any], Counter], other: object = OTHER) -> None:
+    def __init__(self, bind: Callable[[Any], Tally], other: object = OTHER) -> None:
         super().__init__()
         self._bind = bind
         self._other = other
 
-    def __missing__(self, key: Any) -> Counter:
+    def __missing__(self, key: Any) -> Tally:
         if key != self._other and len(self) >= _MOST_VALUES:
             return self[self._other]
         child = self[key] = self._bind(key)

@@ -221,7 +221,7 @@ class Exchange:
         if answer is None:
             return (messages.neutral(replied_to),)
         self._pinned = answer
-        return (messages.pinned(replied_to, answer.destination),)
+        return (messages.pinned(replied_to is RequestHeaders, answer.destination),)
 
     def _begin(self, origin: Origin) -> None:
         self._origin = origin

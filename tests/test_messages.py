@@ -47,7 +47,7 @@ def test_method_and_path_come_from_the_headers_where_no_attributes_are_sent() ->
     header(message, "request_headers", ":path", b"/v1/completions")
     header(message, "request_headers", ":method", b"POST")
     event = messages.decode(message.SerializeToString())
-    assert event == RequestHeaders(Origin("POST", "/v1/completions", "", None), end_of_stream=False)
+    assert event == RequestHeaders(Origin("/v1/completions", "", None), end_of_stream=False)
 
 
 def test_a_body_that_comes_first_brings_path_and_route_as_attributes() -> None:
@@ -58,7 +58,7 @@ def test_a_body_that_comes_first_brings_path_and_route_as_attributes() -> None:
     attributes(message, request__path="/v1/x", request__method="POST", xds__route_name="llm-a")
     event = messages.decode(message.SerializeToString())
     protocol = Protocol(BodyMode.BUFFERED_PARTIAL, BodyMode.NONE, without_waiting=False)
-    assert event == RequestBody(Origin("POST", "/v1/x", "llm-a", protocol), b"{}", end_of_stream=True)
+    assert event == RequestBody(Origin("/v1/x", "llm-a", protocol), b"{}", end_of_stream=True)
 
 
 @pytest.mark.parametrize("source", ["metadata", "attribute"])
@@ -89,7 +89,7 @@ def test_values_of_the_wrong_type_read_as_absent() -> None:
     struct.update({"request.path": 5, "request.method": ["GET"], "xds.route_name": None})
     message.attributes[messages.ATTRIBUTES].CopyFrom(struct)
     assert messages.decode(message.SerializeToString()) == RequestHeaders(
-        Origin("", "", "", None), end_of_stream=False
+        Origin("", "", None), end_of_stream=False
     )
 
 
@@ -124,7 +124,7 @@ def test_a_neutral_reply_answers_its_kind_and_changes_nothing(event: type[messag
 
 @pytest.mark.parametrize("event", [RequestHeaders, RequestBody])
 def test_a_pin_goes_out_as_header_and_as_metadata_equal(event: type[messages.Event]) -> None:
-    reply = ProcessingResponse.parse(messages.pinned(event, "10.0.0.1:80,[::1]:81"))
+    reply = ProcessingResponse.parse(messages.pinned(event is RequestHeaders, "10.0.0.1:80,[::1]:81"))
     part = getattr(reply, KINDS[event])
     (option,) = part.response.header_mutation.set_headers
     assert option.header.key == "x-gateway-destination-endpoint"

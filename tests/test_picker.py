@@ -45,7 +45,7 @@ class Router:
         self.pools.apply(parse(text, "test").pools)
 
     def ask(self, body: bytes, *, route: str = "", hint: str = "") -> Answer:
-        origin = Origin("POST", "/v1/chat/completions", route, None)
+        origin = Origin("/v1/chat/completions", route, None)
         return self.picker.pick(Question(origin, body, complete=True), hint)
 
     def pin(self, body: bytes, *, route: str = "", hint: str = "") -> Pick:

@@ -1,7 +1,8 @@
 """Content encodings of request bodies, undone as far as it is worth it.
 
 Decoding stops at a cap, whatever a body would unfold to: time and memory are bounded by the cap for each
-encoding, and there are at most MAX_ENCODINGS of them. Of a body that was cut, what can be decoded is.
+encoding, and there are at most MAX_ENCODINGS of them. Of a body that was cut, what can be decoded is: with
+zstd that is up to the last whole block, of at most 128 KiB.
 
 Source: RFC 9110, section 8.4 (content codings, in the order in which they were applied; `x-gzip`; `deflate`
 is zlib's format, and some senders leave its wrapping out), RFC 1952 (gzip), RFC 7932 (br), RFC 8878 and 9659

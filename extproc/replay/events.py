@@ -17,7 +17,9 @@ class Change(NamedTuple):
     remove: str = ""
 
     def __str__(self) -> str:
-        what = f"{self.remove} leaves" if self.remove else f"{self.add} {'joins' if self.add == 1 else 'join'}"
+        what = (
+            f"{self.remove} leaves" if self.remove else f"{self.add} {'joins' if self.add == 1 else 'join'}"
+        )
         return f"{what} at {self.at:g} s"
 
 

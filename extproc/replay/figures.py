@@ -1,4 +1,4 @@
-"""Figures of one run. Times in milliseconds where the name ends in `_ms`, else seconds; shares as fractions."""
+"""Figures of one run. Times in milliseconds where the name ends in `_ms`, else seconds; shares of 1."""
 
 from __future__ import annotations
 

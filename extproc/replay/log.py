@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode, b64encode
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +72,7 @@ def parse(text: bytes) -> Record:
     keys, ends = _array(fields, "keys", "<u8"), _array(fields, "ends", "<u4")
     if len(keys) != len(ends):
         raise ValueError(f"{len(keys)} keys and {len(ends)} ends")
-    if any(after < before for before, after in zip(ends, ends[1:], strict=False)):
+    if any(after < before for before, after in pairwise(ends)):
         raise ValueError("ends: not in ascending order")
     at, length, output = fields.get("at"), fields.get("length"), fields.get("output_tokens", 0)
     if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
@@ -95,8 +96,8 @@ def _array(fields: dict[str, Any], name: str, kind: str) -> list[int]:
 class Writer:
     """Writes records to `path`, rotating it; never raises.
 
-    Synchronous: `write` appends to a buffer and touches the disk once per `BUFFER_BYTES`; call `flush` now and
-    then, and `close` at the end. A disk that fails costs records, which are counted, and nothing else.
+    Synchronous: `write` appends to a buffer and touches the disk once per `BUFFER_BYTES`; call `flush` now
+    and then, and `close` at the end. A disk that fails costs records, which are counted, and nothing else.
     """
 
     def __init__(self, path: Path, secret: int, max_bytes: int = 256 * 1024 * 1024, files: int = 4) -> None:

@@ -116,9 +116,7 @@ class _Replica:
         self.picks: list[tuple[Arrival, str, float]] = []
 
 
-def replay(
-    trace: Trace, fleet: Fleet, make: Make, progress: Callable[[int], None] | None = None
-) -> Outcome:
+def replay(trace: Trace, fleet: Fleet, make: Make, progress: Callable[[int], None] | None = None) -> Outcome:
     """Run the trace; `progress` is called now and then with the number of requests done since."""
     return _Run(trace, fleet, make).go(progress)
 

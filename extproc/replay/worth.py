@@ -105,9 +105,7 @@ def _scattered(trace: Trace, engines: int, blocks: int) -> int:
     draw = random.Random(1)
     caches = [_Lru(blocks) for _ in range(engines)]
     size = trace.block_tokens
-    return size * sum(
-        draw.choice(caches).use(one.blocks, one.prompt_tokens, size) for one in trace.arrivals
-    )
+    return size * sum(draw.choice(caches).use(one.blocks, one.prompt_tokens, size) for one in trace.arrivals)
 
 
 class _Lru:
@@ -163,13 +161,13 @@ def _verdict(trace: Trace, reusable: float, best: float, by_chance: float, media
         )
     if best < LITTLE:
         return (
-            f"Little: {reusable:.1%} of prompt tokens come again, but so late that these engines' caches have "
-            f"lost them ({best:.1%} at best). More KV cache, or offloading it, would help; routing alone will not."
+            f"Little: {reusable:.1%} of prompt tokens come again, but so late that these engines' caches "
+            f"have lost them ({best:.1%} at best). More KV cache would help; routing alone will not."
         )
     if best - by_chance < LITTLE:
         return (
-            f"Little: engines find {by_chance:.1%} wherever requests go, and {best:.1%} at best. What prompts share "
-            "is in every cache already."
+            f"Little: engines find {by_chance:.1%} wherever requests go, and {best:.1%} at best. What "
+            "prompts share is in every cache already."
         )
     less = 1 - (1 - best) / (1 - by_chance)
     text = (
@@ -177,5 +175,7 @@ def _verdict(trace: Trace, reusable: float, best: float, by_chance: float, media
         f"anywhere. That is up to {less:.0%} less prefill work."
     )
     if median < SHORT_TOKENS:
-        text += f" But half of the prompts have fewer than {median + 1} tokens: first tokens come fast anyway."
+        text += (
+            f" But half of the prompts have fewer than {median + 1} tokens: first tokens come fast anyway."
+        )
     return text

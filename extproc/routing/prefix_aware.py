@@ -15,6 +15,9 @@ from extproc.routing.pick import EMPTY, SHED, Pick
 from extproc.routing.rendezvous import weights
 from extproc.routing.spill import Ranking, SpillRule
 
+REMEMBERED_RANKINGS = 8_192
+"""Rankings that are kept: about 250 bytes each, 2 MB in all. When full they are dropped, and come again."""
+
 
 class PrefixAware:
     """Rendezvous hashing of one of the prompt's block keys, under the spill rule.
@@ -36,6 +39,8 @@ class PrefixAware:
     ) -> None:
         self._rule = rule
         self._by_load = LeastOutstanding(rule)
+        self._ranked_addresses: tuple[str, ...] = ()
+        self._rankings: dict[int, Ranking] = {}
         self.prefix_length: int | None = None if prefix_length == "auto" else prefix_length
         self.depths: Depths | None = None
         """What was learnt of the traffic; None with a prefix length."""
@@ -69,7 +74,23 @@ class PrefixAware:
         return _pick(ranking, endpoints, depth)
 
     def _rank(self, key: int, endpoints: Snapshot) -> Ranking | None:
-        return self._rule.rank(weights(key, endpoints.hashes), endpoints)
+        """The spill rule's ranking. A key's HRW order holds for as long as the endpoints do, and a prefix
+        that is worth routing comes often: it is kept for the case that its first choice has room.
+        """
+        if endpoints.addresses is not self._ranked_addresses:
+            self._ranked_addresses = endpoints.addresses
+            self._rankings.clear()
+        calm = np.count_nonzero(endpoints.eligible) == len(endpoints.eligible)
+        if calm:
+            known = self._rankings.get(key)
+            if known is not None and self._rule.has_room_anyway(endpoints.in_flight.item(known.home)):
+                return known
+        ranking = self._rule.rank(weights(key, endpoints.hashes), endpoints)
+        if calm and ranking is not None and not ranking.spilled:
+            if len(self._rankings) >= REMEMBERED_RANKINGS:
+                self._rankings.clear()
+            self._rankings[key] = ranking
+        return ranking
 
 
 def _pick(ranking: Ranking, endpoints: Snapshot, depth: int) -> Pick:

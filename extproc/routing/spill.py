@@ -79,8 +79,7 @@ class SpillRule:
         order = best(_suspects_last(merits, eligible), 1 + RETRIES)
         home = order[0]
         count = in_flight.item(home)
-        # The bound follows the total only from the floor up: under it no total is needed.
-        if count < self._least_bound():
+        if self.has_room_anyway(count):
             return Ranking(order, home, False)
         bound = self.bound(in_flight[eligible])
         if count < bound:
@@ -94,6 +93,14 @@ class SpillRule:
             ranked = less_load_first(merits, in_flight)
         order = best(_suspects_last(ranked, eligible), 1 + RETRIES)
         return Ranking(order, home, order[0] != home)
+
+    def has_room_anyway(self, count: int) -> bool:
+        """Whether an endpoint with this count has room however busy the others are: no total is needed."""
+        return (
+            count < self.concurrency_threshold
+            and (self.balance is None or count < self.balance.floor)
+            and (self.max_in_flight is None or count < self.max_in_flight)
+        )
 
     def least_busy(self, merits: Merits, endpoints: Snapshot) -> list[int] | None:
         """Rank by in-flight count alone, ties by merit. None: every eligible endpoint is full."""
@@ -112,12 +119,6 @@ class SpillRule:
 
     def _is_full(self, count: int) -> bool:
         return self.max_in_flight is not None and count >= self.max_in_flight
-
-    def _least_bound(self) -> int:
-        bound = self.concurrency_threshold
-        if self.balance is not None:
-            bound = min(bound, self.balance.floor)
-        return bound if self.max_in_flight is None else min(bound, self.max_in_flight)
 
 
 def _suspects_last(merits: Merits, eligible: NDArray[np.bool_]) -> Merits:

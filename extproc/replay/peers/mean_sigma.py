@@ -1,7 +1,7 @@
 """Longest match among endpoints that are not unusually busy: as AIBrix's `prefix-cache` does.
 
-If requests in flight differ by more than `abs_difference` between the busiest and the least busy endpoint, the
-least busy one gets the request. Else endpoints are taken by the share of the prompt they were sent, the
+If requests in flight differ by more than `abs_difference` between the busiest and the least busy endpoint,
+the least busy one gets the request. Else endpoints are taken by the share of the prompt they were sent, the
 largest first, less busy ones first among equals, and the first whose load is at most mean + `sigmas` x
 standard deviation gets it. Without any match, the least busy. Source: AIBrix's documentation of its gateway
 routing, variables AIBRIX_PREFIX_CACHE_POD_RUNNING_REQUEST_IMBALANCE_ABS_COUNT 16 and

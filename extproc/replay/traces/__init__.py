@@ -24,7 +24,7 @@ class Reader(Protocol):
         ...
 
 
-READERS: tuple[Reader, ...] = (mooncake, azure, taubench, recorded, bodies)  # type: ignore[assignment]
+READERS: tuple[Reader, ...] = (mooncake, azure, taubench, recorded, bodies)
 
 
 def read(path: Path, block_tokens: int = 64, name: str = "") -> Trace:
@@ -35,7 +35,7 @@ def read(path: Path, block_tokens: int = 64, name: str = "") -> Trace:
     """
     line = first_line(path)
     for reader in READERS:
-        if reader.NAME == name if name else reader.recognise(line):
+        if name == reader.NAME if name else reader.recognise(line):
             trace = reader.read(path, block_tokens)
             if not trace.arrivals:
                 first = f"; the first: {trace.problems[0]}" if trace.problems else ""

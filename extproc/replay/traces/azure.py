@@ -16,8 +16,8 @@ from extproc.replay.traces.lines import LineError, each_line, iso
 NAME = "azure"
 _HEADER = b"TIMESTAMP,ContextTokens,GeneratedTokens"
 NOTE = (
-    "This trace does not say which prompts begin alike. Every prompt is taken as unique: hit rates are 0 and say "
-    "nothing; times and balance show arrivals and lengths only."
+    "This trace does not say which prompts begin alike. Every prompt is taken as unique: hit rates are 0 and "
+    "say nothing; times and balance show arrivals and lengths only."
 )
 
 

@@ -1,8 +1,8 @@
 """Mooncake JSONL: `timestamp` (ms), `input_length`, `output_length` (tokens), `hash_ids`, one per 512 tokens.
 
-Equal ids mean equal content from the beginning up to there, so an id is a chained block key already. The last
-one may stand for fewer than 512 tokens: the router has a key for it, the engine no full block.
-Qin et al., "Mooncake: Trading More Storage for Less Computation", FAST 2025, and github.com/kvcache-ai/Mooncake.
+Equal ids mean equal content from the beginning up to there, so an id is a chained block key already. The
+last one may stand for fewer than 512 tokens: the router has a key for it, the engine no full block.
+Qin et al., "Mooncake: Trading More Storage for Less Computation", FAST 2025; github.com/kvcache-ai/Mooncake.
 """
 
 from __future__ import annotations

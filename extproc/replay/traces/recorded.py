@@ -26,7 +26,9 @@ def read(path: Path, block_tokens: int = 64) -> Trace:
             record = log.parse(line)
         except ValueError as error:
             raise LineError(str(error)) from error
-        tokens = max(1, -(-max(record.length, record.keys.ends[-1] if record.keys.ends else 0) // TOKEN_BYTES))
+        tokens = max(
+            1, -(-max(record.length, record.keys.ends[-1] if record.keys.ends else 0) // TOKEN_BYTES)
+        )
         blocks = engine_blocks(record.keys, block_tokens)
         return Arrival(record.at, record.keys, blocks, tokens, record.output_tokens or OUTPUT_TOKENS)
 
