@@ -7,6 +7,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy_data_plane.envoy.service.ext_proc.v3 import ProcessingResponse
 from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extproc import messages
 from extproc.messages import (
@@ -163,3 +165,50 @@ def test_a_refusal_carries_status_json_body_and_retry_after() -> None:
     assert immediate.headers is not None
     headers = {o.header.key: o.header.raw_value for o in immediate.headers.set_headers if o.header}
     assert headers == {"content-type": b"application/json", "retry-after": b"1"}
+
+
+@given(
+    body=st.builds(bytes.__mul__, st.binary(max_size=400), st.sampled_from([1, 100])),
+    end=st.booleans(),
+    path=st.sampled_from(["", "/v1/x"]),
+    served=st.booleans(),
+)
+def test_a_body_is_read_as_the_parser_reads_it(body: bytes, end: bool, path: str, served: bool) -> None:
+    message = pb.ProcessingRequest()
+    message.request_body.body = body
+    message.request_body.end_of_stream = end
+    if path:
+        attributes(message, request__path=path)
+    message.observability_mode = served
+    assert messages.decode(message.SerializeToString()) == RequestBody(Origin(path, "", None), body, end)
+
+
+@given(st.binary(max_size=60), st.integers(0, 60))
+def test_bytes_that_begin_like_a_body_are_an_event_or_an_error(noise: bytes, cut: int) -> None:
+    message = pb.ProcessingRequest()
+    message.request_body.body = b"x" * 20_000
+    whole = message.SerializeToString()
+    data = whole[:cut] + noise + whole[cut + len(noise) :]
+    try:
+        expected = pb.ProcessingRequest.FromString(data)
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            messages.decode(data)
+    else:
+        event = messages.decode(data)
+        if expected.WhichOneof("request") == "request_body":
+            assert isinstance(event, RequestBody)
+            assert event.body == expected.request_body.body
+            assert event.end_of_stream == expected.request_body.end_of_stream
+
+
+def test_a_message_with_two_requests_is_read_as_the_parser_reads_it() -> None:
+    first, second = pb.ProcessingRequest(), pb.ProcessingRequest()
+    first.request_body.body = b"first" * 10_000
+    second.response_headers.end_of_stream = True
+    event = messages.decode(first.SerializeToString() + second.SerializeToString())
+    assert event == ResponseHeaders(0, "", end_of_stream=True)
+    second.request_body.body = b"second"
+    event = messages.decode(first.SerializeToString() + second.SerializeToString())
+    assert isinstance(event, RequestBody)
+    assert event.body == b"second"

@@ -61,8 +61,12 @@ def _deflate(body: bytes, cap: int) -> bytes:
 
 def _br(body: bytes, cap: int) -> bytes:
     decompressor = brotli.Decompressor()
-    found: bytes = decompressor.process(body, output_buffer_limit=cap)
-    return found
+    found = bytearray()
+    part: bytes = decompressor.process(body, output_buffer_limit=cap)
+    while part:  # of a body that was cut, each call returns no more than the decoder's ring buffer holds
+        found += part
+        part = b"" if len(found) >= cap else decompressor.process(b"", output_buffer_limit=cap - len(found))
+    return bytes(found)
 
 
 def _zstd(body: bytes, cap: int) -> bytes:

@@ -4,8 +4,9 @@ One JSON object per line, its fields in this order:
 
     {"keys":"<base64>","ends":"<base64>","at":1718000000.25,"pool":"llama","length":8123,"output_tokens":0}
 
-- `keys`: the block keys, unsigned 64-bit little-endian, each mixed with a secret that is not written. Equal
-  keys mean equal prompts up to there; what they are keys of cannot be tried out without the secret.
+- `keys`: the block keys, unsigned 64-bit little-endian, each hashed with a secret that is not written (keyed
+  BLAKE2b, RFC 7693). Equal keys mean equal prompts up to there; whether a guessed prompt is among them cannot
+  be tried out without the secret.
 - `ends`: where each key's block ends in the content, bytes, unsigned 32-bit little-endian.
 - `at`: when the request came, seconds since 1970.
 - `pool`: the pool's name.
@@ -19,7 +20,9 @@ A prompt of 8 KB (35 keys) takes about 0.7 KB. Files rotate by size: `requests.j
 from __future__ import annotations
 
 import math
+import struct
 from base64 import b64decode, b64encode
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +31,6 @@ import numpy as np
 import orjson
 
 from extproc.prefix import BlockKeys
-from extproc.routing.rendezvous import weights
 
 BUFFER_BYTES = 64 * 1024
 """Lines are written when so many bytes are waiting."""
@@ -47,11 +49,11 @@ class Record(NamedTuple):
     """0: not known."""
 
 
-def line(record: Record, secret: int) -> bytes:
-    """The record as a line, its keys mixed with `secret` (64 bits)."""
-    keys = np.array(record.keys.keys, dtype=np.uint64)
+def line(record: Record, secret: bytes) -> bytes:
+    """The record as a line, its keys hashed with `secret` (16 to 64 random bytes)."""
+    hashed = [blake2b(struct.pack("<Q", key), digest_size=8, key=secret).digest() for key in record.keys.keys]
     fields = {
-        "keys": b64encode(weights(secret, keys).astype("<u8").tobytes()).decode(),
+        "keys": b64encode(b"".join(hashed)).decode(),
         "ends": b64encode(np.array(record.keys.ends, dtype="<u4").tobytes()).decode(),
         "at": round(record.at, 6),
         "pool": record.pool,
@@ -62,7 +64,7 @@ def line(record: Record, secret: int) -> bytes:
 
 
 def parse(text: bytes) -> Record:
-    """The record of a line; its keys are the mixed ones. Raises ValueError that says what is wrong."""
+    """The record of a line; its keys are the hashed ones. Raises ValueError that says what is wrong."""
     try:
         fields = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -100,12 +102,14 @@ class Writer:
     and then, and `close` at the end. A disk that fails costs records, which are counted, and nothing else.
     """
 
-    def __init__(self, path: Path, secret: int, max_bytes: int = 256 * 1024 * 1024, files: int = 4) -> None:
+    def __init__(self, path: Path, secret: bytes, max_bytes: int = 256 * 1024 * 1024, files: int = 4) -> None:
         """Keep at most `files` files of about `max_bytes` each. Replicas whose logs are to be replayed
-        together need the same `secret`. ValueError for sizes below 1.
+        together need the same `secret` (16 to 64 random bytes). ValueError for sizes below 1.
         """
         if max_bytes < 1 or files < 1:
             raise ValueError("max_bytes and files must be at least 1")
+        if not 16 <= len(secret) <= 64:
+            raise ValueError(f"the secret must have 16 to 64 bytes, not {len(secret)}")
         self._path = path
         self._secret = secret
         self._max_bytes = max_bytes

@@ -71,22 +71,23 @@ def content(trace: Trace, fleet: Fleet, found: Worth, runs: Sequence[Run]) -> di
 
 def table(report: dict[str, Any]) -> Table:
     """The comparison for the terminal."""
+    rows = report["policies"]
     shown = Table(title="Same requests, same times, simulated engines", title_justify="left")
-    for heading in ("policy", "hit rate", "TTFT mean", "p50", "p95", "p99", "requests", "work", "busy"):
-        shown.add_column(heading, justify="left" if heading == "policy" else "right")
-    if cold := any(row["cold"] for row in report["policies"].values()):
-        shown.add_column("cold", justify="right")
-    if refused := any(row["refused"] for row in report["policies"].values()):
-        shown.add_column("refused", justify="right")
-    for name, row in report["policies"].items():
+    shown.add_column("policy")
+    cold = any(row["cold"] for row in rows.values())
+    refused = any(row["refused"] for row in rows.values())
+    headings = ["hit rate", "TTFT", "p50", "p95", "p99", "requests", "work", "busy"]
+    for heading in headings + ["cold"] * cold + ["refused"] * refused:
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for name, row in rows.items():
         times = [milliseconds(row["ttft_ms"].get(key)) for key in ("mean", "p50", "p95", "p99")]
         cells = [name, f"{row['hit_rate']:.1%}", *times, f"{row['max_over_mean']:.2f}"]
         cells += [f"{row['work_max_over_mean']:.2f}", f"{row['busy']:.0%}"]
         cells += [str(row["cold"])] * cold + [str(row["refused"])] * refused
         shown.add_row(*cells)
     shown.caption = (
-        f"requests, work: busiest engine / mean, of requests and of uncached tokens in {WINDOW_S:g} s "
-        "windows; busy: share of time in which engines prefill"
+        "TTFT: mean and percentiles. requests, work: busiest engine / mean, of requests and of uncached tokens"
+        f" in {WINDOW_S:g} s windows. busy: share of time in which engines prefill."
     )
     shown.caption_justify = "left"
     return shown
@@ -96,7 +97,7 @@ def milliseconds(value: float | None) -> str:
     """A time for people."""
     if value is None:
         return "-"
-    return f"{value:.0f} ms" if value < 10_000 else f"{value / 1000:.1f} s"
+    return f"{value:.0f} ms" if value < 1000 else f"{value / 1000:.2f} s"
 
 
 def worth_lines(found: Worth) -> list[str]:

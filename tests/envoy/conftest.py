@@ -1,7 +1,7 @@
 """Stacks of a real Envoy, the router and simulated engines.
 
-An Envoy takes a second to start and keeps no state that matters here, so one of each kind is started and shared
-by all tests; the router and the engines, which do keep state, are new for each test at the same addresses.
+An Envoy takes a second to start and keeps no state that matters here, so one of each kind is started and
+shared by all tests; the router and the engines, which do keep state, are new for each test at the same addresses.
 """
 
 from __future__ import annotations
@@ -70,12 +70,14 @@ class Stacks(Protocol):
         *,
         engines: int = 4,
         routers: int = 1,
+        sockets: bool = False,
         settings: Settings = FAST,
         pool: dict[str, Any] | None = None,
         router: dict[str, Any] | None = None,
         **options: Any,
     ) -> AbstractAsyncContextManager[Stack]:
-        """`settings` are the engines', `pool` and `router` keys of the router's file, `options` Envoy's."""
+        """`sockets`: routers listen on Unix sockets. `settings` are the engines', `pool` and `router` keys of
+        the router's file, `options` Envoy's."""
 
 
 _Gateways = Callable[..., Gateway]
@@ -86,21 +88,25 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Gateways]:
     """One Envoy for each set of options."""
     running: dict[tuple[object, ...], Gateway] = {}
 
-    def gateway(engines: int, routers: int, **options: Any) -> Gateway:
-        key = (engines, routers, *sorted(options.items()))
+    def gateway(engines: int, routers: int, sockets: bool, **options: Any) -> Gateway:
+        key = (engines, routers, sockets, *sorted(options.items()))
         if key not in running:
+            directory = tmp_path_factory.mktemp("envoy")
             address = "127.0.0.1:{}".format
             running[key] = Gateway(
                 Options(
                     endpoints=tuple(address(free_port()) for _ in range(engines)),
-                    routers=tuple(address(free_port()) for _ in range(routers)),
+                    routers=tuple(
+                        f"unix:{directory}/{n}.sock" if sockets else address(free_port())
+                        for n in range(routers)
+                    ),
                     listen=address(free_port()),
                     plain_listen=address(free_port()),
                     admin=address(free_port()),
                     # Both processes share two cores with the clients and the engines.
                     **{"message_timeout": 5.0, **options},
                 ),
-                tmp_path_factory.mktemp("envoy"),
+                directory,
             )
         return running[key]
 
@@ -119,12 +125,13 @@ def stacks(gateways: _Gateways, tmp_path: Path, request: pytest.FixtureRequest) 
         *,
         engines: int = 4,
         routers: int = 1,
+        sockets: bool = False,
         settings: Settings = FAST,
         pool: dict[str, Any] | None = None,
         router: dict[str, Any] | None = None,
         **options: Any,
     ) -> AsyncIterator[Stack]:
-        gateway = gateways(engines, routers, exchange=exchange, **options)
+        gateway = gateways(engines, routers, sockets, exchange=exchange, **options)
         async with AsyncExitStack() as cleanup:
             started = await cleanup.enter_async_context(_engines(gateway, settings))
             made = [

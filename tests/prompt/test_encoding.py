@@ -25,7 +25,8 @@ def deflate_without_wrapping(data: bytes) -> bytes:
 
 
 def br(data: bytes) -> bytes:
-    return brotli.compress(data, quality=1)
+    found: bytes = brotli.compress(data, quality=1)
+    return found
 
 
 def zstd_without_a_size(data: bytes) -> bytes:

@@ -4,8 +4,8 @@ Each endpoint is scored from 0 to 1 by the share of the prompt's blocks it was s
 requests, scaled between the shortest and the longest) and by its free KV cache; the highest weighted sum
 wins, ties by chance. Source: the plugins `prefix-cache-scorer`, `queue-scorer` and
 `kv-cache-utilization-scorer` of the Gateway API Inference Extension and llm-d, weights as in their default
-configuration (prefix 3, queue 2, KV usage 2), `lruCapacityPerServer` 31,250 blocks. One replica is usual; with several
-each has its own index.
+configuration (prefix 3, queue 2, KV usage 2), `lruCapacityPerServer` 31,250 blocks. One replica is usual;
+with several each has its own index.
 """
 
 from __future__ import annotations

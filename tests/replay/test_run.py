@@ -1,0 +1,203 @@
+"""A replay: who gets what, in virtual time."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from extproc.pool.snapshot import Snapshot
+from extproc.replay.arrival import Arrival
+from extproc.replay.events import Change, adding, removing
+from extproc.replay.figures import summary
+from extproc.replay.peers.load import LeastInFlight, RoundRobin
+from extproc.replay.policies import parse
+from extproc.replay.policy import Policy, Report
+from extproc.replay.run import Fleet, Outcome, replay
+from tests.replay.traffic import ENGINE, conversations, request, trace
+
+
+class Listener(RoundRobin):
+    """Notes all it is told."""
+
+    reads_reports = True
+    hears_picks = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Snapshot] = []
+        self.ends: list[tuple[str, float]] = []
+        self.reports: list[tuple[str, Report, float]] = []
+        self.others: list[tuple[Arrival, str, float]] = []
+
+    def pick(self, request: Arrival, endpoints: Snapshot, now: float, draw: random.Random) -> str:
+        self.seen.append(endpoints)
+        return super().pick(request, endpoints, now, draw)
+
+    def ended(self, request: Arrival, address: str, now: float) -> None:
+        self.ends.append((address, now))
+
+    def reported(self, address: str, report: Report, now: float) -> None:
+        self.reports.append((address, report, now))
+
+    def heard(self, picks: list[tuple[Arrival, str, float]], now: float) -> None:
+        self.others += picks
+
+
+def run(name: str, fleet: Fleet, conversation_count: int = 60) -> Outcome:
+    return replay(conversations(conversation_count), fleet, parse(name)[0].make)
+
+
+def test_a_prefix_seen_before_is_cached_and_its_first_token_comes_sooner() -> None:
+    found = replay(trace([request(0.0, range(50)), request(10.0, range(50))]), Fleet(ENGINE, 1), RoundRobin)
+    assert found.cached.tolist() == [0, 3200]
+    assert found.ttft[0] == pytest.approx(0.02 + 3205 / 8000)
+    assert found.ttft[1] == pytest.approx(0.02 + 5 / 8000)
+    assert found.total[1] == pytest.approx(found.ttft[1] + 19 * 0.025)
+
+
+def test_equal_arguments_give_equal_outcomes() -> None:
+    fleet = Fleet(ENGINE, 4, replicas=3)
+    for name in ("PREFIX_AWARE", "RANDOM", "radix-tree", "scored"):
+        one, two = run(name, fleet), run(name, fleet)
+        assert np.array_equal(one.engine, two.engine)
+        assert np.array_equal(one.ttft, two.ttft)
+
+
+def test_the_strategy_that_serves_finds_more_than_one_that_looks_at_load() -> None:
+    fleet = Fleet(ENGINE, 4)
+    prefix, load = (summary(run(name, fleet)) for name in ("PREFIX_AWARE", "LEAST_OUTSTANDING_REQUESTS"))
+    assert prefix.hit_rate > load.hit_rate + 0.1
+    assert prefix.refused == load.refused == 0
+
+
+def test_every_request_is_counted_while_it_runs_and_released_once() -> None:
+    policy = Listener()
+    made = conversations(30)
+    found = replay(made, Fleet(ENGINE, 3), lambda: policy)
+    assert len(policy.ends) == len(made.arrivals)
+    assert all((seen.in_flight >= 0).all() for seen in policy.seen)
+    assert max(int(seen.in_flight.sum()) for seen in policy.seen) > 1
+    ended = sorted((found.at + found.total).tolist())
+    assert [end for _, end in sorted(policy.ends, key=lambda pair: pair[1])] == pytest.approx(ended)
+
+
+def test_a_replica_knows_its_own_requests_and_reads_of_the_others_each_second() -> None:
+    arrivals = [request(0.0, [], output_tokens=400) for _ in range(8)] + [request(0.5, []), request(1.5, [])]
+    listeners: list[Listener] = []
+
+    def make() -> Listener:
+        listeners.append(Listener())
+        return listeners[-1]
+
+    replay(trace(arrivals), Fleet(ENGINE, 2, replicas=8, seed=3), make)
+    early = [seen for one in listeners for seen in one.seen if len(one.reports) == 0]
+    assert max(int(seen.in_flight.sum()) for seen in early) < 8
+    assert {(at, report.running + report.waiting > 0) for _, report, at in listeners[0].reports} == {
+        (1.0, True)
+    }
+    late = [seen for one in listeners for seen in one.seen if seen not in early]
+    if late:
+        assert min(int(seen.in_flight.sum()) for seen in late) >= 8
+
+
+def test_without_reports_a_replica_never_learns_of_the_others() -> None:
+    seen: list[int] = []
+
+    class Own(LeastInFlight):
+        def pick(self, request: Arrival, endpoints: Snapshot, now: float, draw: random.Random) -> str:
+            seen.append(int(endpoints.in_flight.sum()))
+            return super().pick(request, endpoints, now, draw)
+
+    arrivals = [request(at * 0.01, [], output_tokens=4000) for at in range(40)] + [request(5.0, [])]
+    replay(trace(arrivals), Fleet(ENGINE, 2, replicas=8), Own)
+    assert seen[-1] < 20
+
+
+def test_shared_picks_reach_every_other_replica_and_not_the_one_that_picked() -> None:
+    listeners: list[Listener] = []
+
+    def make() -> Policy:
+        listeners.append(Listener())
+        return listeners[-1]
+
+    made = conversations(10)
+    replay(made, Fleet(ENGINE, 2, replicas=3, shared_picks=True), make)
+    told = made.arrivals[-1].at // 1
+    shared = sum(1 for arrival in made.arrivals if arrival.at < told)
+    assert sum(len(one.others) for one in listeners) == 2 * shared
+    for one in listeners:
+        assert len(one.others) + len([end for end in one.ends if end]) <= len(made.arrivals)
+
+
+def test_an_engine_that_joins_is_empty_and_one_that_leaves_gets_nothing_more() -> None:
+    made = conversations(80)
+    middle = made.arrivals[-1].at / 2
+    changes = [Change(middle, add=1), Change(middle + 5, remove="engine-2")]
+    found = replay(made, Fleet(ENGINE, 3, changes=changes), RoundRobin)
+    joined = found.at[found.engine == 3]
+    left = found.at[found.engine == 1]
+    assert joined.min() >= middle
+    assert left.max() < middle + 5
+    assert not np.isnan(found.ttft).any()
+    first = int(np.flatnonzero(found.engine == 3)[0])
+    assert found.cached[first] == 0
+    assert [engine.name for engine in found.engines if engine.joined] == ["engine-4"]
+
+
+def test_an_engine_that_is_not_there_cannot_leave() -> None:
+    with pytest.raises(ValueError, match="engine-9 cannot leave at 1 s"):
+        replay(conversations(5), Fleet(ENGINE, 2, changes=[Change(1.0, remove="engine-9")]), RoundRobin)
+
+
+def test_with_no_engine_left_requests_are_refused_and_counted() -> None:
+    made = conversations(20)
+    found = replay(made, Fleet(ENGINE, 1, changes=[Change(10.0, remove="engine-1")]), RoundRobin)
+    assert found.refused == sum(1 for arrival in made.arrivals if arrival.at >= 10.0)
+    assert summary(found).refused == found.refused
+
+
+def test_a_prompt_that_no_cache_can_hold_is_refused_and_counted() -> None:
+    found = replay(trace([request(0.0, range(5000)), request(1.0, [1])]), Fleet(ENGINE, 2), RoundRobin)
+    assert found.refused == 1
+    assert found.engine.tolist()[0] == -1
+
+
+def test_twice_the_load_is_half_the_time() -> None:
+    made = conversations(10)
+    found = replay(made, Fleet(ENGINE, 2, time_scale=0.5), RoundRobin)
+    assert found.at[-1] == pytest.approx(made.arrivals[-1].at / 2)
+
+
+def test_progress_adds_up_to_the_trace() -> None:
+    made = conversations(80)
+    done: list[int] = []
+    replay(made, Fleet(ENGINE, 2), RoundRobin, done.append)
+    assert sum(done) == len(made.arrivals)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"), [("2@600s", 600.0), ("2@10m", 600.0), ("2@0.5h", 1800.0), ("2@7", 7.0)]
+)
+def test_events_are_written_as_a_number_and_a_time(text: str, at: float) -> None:
+    assert adding(text) == Change(at, add=2)
+
+
+@pytest.mark.parametrize("text", ["0@600s", "two@1s", "2@", "2", "@5s", "2@-1s", "1001@5s"])
+def test_an_event_that_is_no_event_says_how_one_looks(text: str) -> None:
+    with pytest.raises(ValueError, match="like 2@600s"):
+        adding(text)
+
+
+def test_an_engine_leaves_by_its_name() -> None:
+    assert removing("engine-3@900s", 7) == Change(900.0, remove="engine-3")
+    with pytest.raises(ValueError, match="engine-1 to engine-7"):
+        removing("3@900s", 7)
+
+
+@pytest.mark.parametrize("values", [{"engines": 0}, {"replicas": 101}, {"time_scale": 0.0}])
+def test_an_impossible_fleet_is_refused_with_its_range(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"from 1 to|above 0"):
+        Fleet(ENGINE, **values)
