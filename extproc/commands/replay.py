@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from extproc.replay.run import Fleet
 
 SHOWN_PROBLEMS = 5
+PLAIN_WIDTH = 132
+"""Columns where the output goes into a file."""
 
 
 def _policies(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[Named]:
@@ -164,6 +166,8 @@ def command(
     if part[0] >= part[1]:
         raise click.BadParameter(f"{part[0]:g} is not before {part[1]:g}", param_hint="--part")
     console = Console(highlight=False, stderr=as_json)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
     for path in traces:
         try:
             trace = read(path, block_tokens, kind or "").part(*part)

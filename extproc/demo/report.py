@@ -53,6 +53,9 @@ def content(result: Result, used: Traffic, settings: dict[str, Any]) -> dict[str
         "simulated_engines": True,
         "strategies": {name: _rounded(summary) for name, summary in strategies.items()},
         "router_added_ms": added,
+        "probe_ms": {
+            name: _rounded(figures.percentiles(times, 50, 99)) for name, times in result.probes_ms.items()
+        },
         "checks": checks,
         "notes": [SIMULATED, *_notes(strategies, checks)],
         "settings": settings,

@@ -494,7 +494,11 @@ def _router(options: Options) -> Cluster:
                 healthy_threshold=1,
             )
         ],
-        common_lb_config=ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=1)),
+        common_lb_config=ClusterCommonLbConfig(
+            healthy_panic_threshold=Percent(value=1),
+            # By default the workers learn a second late what the health check found.
+            update_merge_window=timedelta(0),
+        ),
         # One refused connection is enough: the others can answer, and without any the requests fall back.
         outlier_detection=OutlierDetection(
             split_external_local_origin_errors=True,

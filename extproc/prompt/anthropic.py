@@ -3,8 +3,8 @@
 Source: Anthropic's API reference, "Create a Message" and "Count tokens in a Message"; and how vLLM serves
 them: `system` becomes the first message, and results of tools become messages of the role `tool`.
 
-A block of system text that begins with BILLING is left out, as vLLM does since its pull request 36829: Claude
-Code puts one first, with a number that is another in every request.
+A block of system text that begins with BILLING is left out, as vLLM leaves it out: Claude Code puts one
+first, with a number that is another in every request.
 """
 
 from typing import Any

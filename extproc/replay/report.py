@@ -86,8 +86,8 @@ def table(report: dict[str, Any]) -> Table:
         cells += [str(row["cold"])] * cold + [str(row["refused"])] * refused
         shown.add_row(*cells)
     shown.caption = (
-        "TTFT: mean and percentiles. requests, work: busiest engine / mean, of requests and of uncached tokens"
-        f" in {WINDOW_S:g} s windows. busy: share of time in which engines prefill."
+        "TTFT: mean and percentiles. requests, work: busiest engine / mean, of requests and of uncached "
+        f"tokens in {WINDOW_S:g} s windows. busy: share of time in which engines prefill."
     )
     shown.caption_justify = "left"
     return shown

@@ -1,7 +1,8 @@
 """Stacks of a real Envoy, the router and simulated engines.
 
 An Envoy takes a second to start and keeps no state that matters here, so one of each kind is started and
-shared by all tests; the router and the engines, which do keep state, are new for each test at the same addresses.
+shared by all tests; the router and the engines, which do keep state, are new for each test at the same
+addresses.
 """
 
 from __future__ import annotations
@@ -71,13 +72,14 @@ class Stacks(Protocol):
         engines: int = 4,
         routers: int = 1,
         sockets: bool = False,
+        selects: str | None = None,
         settings: Settings = FAST,
         pool: dict[str, Any] | None = None,
         router: dict[str, Any] | None = None,
         **options: Any,
     ) -> AbstractAsyncContextManager[Stack]:
-        """`sockets`: routers listen on Unix sockets. `settings` are the engines', `pool` and `router` keys of
-        the router's file, `options` Envoy's."""
+        """`sockets`: routers listen on Unix sockets. `selects`: the pool Envoy asks for. `settings` are the
+        engines', `pool` and `router` keys of the router's file, `options` Envoy's."""
 
 
 _Gateways = Callable[..., Gateway]
@@ -89,7 +91,7 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Gateways]:
     running: dict[tuple[object, ...], Gateway] = {}
 
     def gateway(engines: int, routers: int, sockets: bool, **options: Any) -> Gateway:
-        key = (engines, routers, sockets, *sorted(options.items()))
+        key = (engines, routers, sockets, *sorted(options.items(), key=str))
         if key not in running:
             directory = tmp_path_factory.mktemp("envoy")
             address = "127.0.0.1:{}".format
@@ -126,12 +128,13 @@ def stacks(gateways: _Gateways, tmp_path: Path, request: pytest.FixtureRequest) 
         engines: int = 4,
         routers: int = 1,
         sockets: bool = False,
+        selects: str | None = None,
         settings: Settings = FAST,
         pool: dict[str, Any] | None = None,
         router: dict[str, Any] | None = None,
         **options: Any,
     ) -> AsyncIterator[Stack]:
-        gateway = gateways(engines, routers, sockets, exchange=exchange, **options)
+        gateway = gateways(engines, routers, sockets, exchange=exchange, pool=selects, **options)
         async with AsyncExitStack() as cleanup:
             started = await cleanup.enter_async_context(_engines(gateway, settings))
             made = [

@@ -50,13 +50,13 @@ async def test_the_access_log_tells_the_pin_and_who_served(stacks: Stacks, tmp_p
 
 async def test_the_pool_can_be_chosen_by_metadata(stacks: Stacks) -> None:
     async with (
-        stacks(pool={"match": {"metadata": "blue"}}, route_name="green") as stack,
+        stacks(pool={"match": {"metadata": "blue"}}) as stack,
         client(stack.url, "HTTP/1.1") as gateway,
     ):
         await ask(gateway, chat("x"))
         assert ("", "unpinned", "") in await stack.router.samples("extproc_requests_total")
     async with (
-        stacks(pool={"match": {"metadata": "blue"}}, pool_metadata="blue") as stack,
+        stacks(pool={"match": {"metadata": "blue"}}, selects="blue") as stack,
         client(stack.url, "HTTP/1.1") as gateway,
     ):
         await ask(gateway, chat("x"))

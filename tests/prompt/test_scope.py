@@ -28,6 +28,25 @@ def test_model_adapter_and_salt_are_read() -> None:
     assert (scope.model, scope.adapter, scope.salt, scope.partial) == ("llama", "fr", "tenant-1", False)
 
 
+def test_each_field_that_is_meant_to_isolate_does() -> None:
+    salts = [
+        scope_of(),
+        scope_of(cache_salt="s"),
+        scope_of(cache_salt="t"),
+        scope_of(extra_key="s"),
+        scope_of(cache_salt="s", extra_key="s"),
+        scope_of(cache_salt=["s", "t"]),
+        scope_of(nvext={"cache_salt": "u"}),
+    ]
+    assert len({scope.digest() for scope in salts}) == len(salts)
+    assert scope_of(nvext={"cache_salt": "s"}) == scope_of(cache_salt="s")
+
+
+def test_tgi_names_the_adapter_among_its_parameters() -> None:
+    assert scope_of(parameters={"adapter_id": "fr"}) == scope_of(adapter_id="fr")
+    assert scope_of(parameters={"adapter_id": 5, "top_p": 1}) != scope_of(parameters={"top_p": 1})
+
+
 def test_an_adapter_may_be_an_object() -> None:
     assert scope_of(lora_request={"name": "fr", "id": 1}) == scope_of(lora_request={"id": 1, "name": "fr"})
     assert scope_of(lora_request={"name": "fr"}) != scope_of(lora_request={"name": "de"})

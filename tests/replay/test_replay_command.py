@@ -21,7 +21,7 @@ def test_policies_are_compared_on_the_same_requests() -> None:
         str(DATA / "mooncake.jsonl"), "--engines", "2", "--policy", "PREFIX_AWARE", "--policy", "random"
     )
     assert result.exit_code == 0, result.output
-    assert "60 requests over 12 s" in result.output
+    assert "60 requests over 15 s" in result.output
     assert "PREFIX_AWARE" in result.output
     assert "requests replayed per second" in result.output
 

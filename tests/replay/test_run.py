@@ -85,22 +85,20 @@ def test_every_request_is_counted_while_it_runs_and_released_once() -> None:
 
 
 def test_a_replica_knows_its_own_requests_and_reads_of_the_others_each_second() -> None:
-    arrivals = [request(0.0, [], output_tokens=400) for _ in range(8)] + [request(0.5, []), request(1.5, [])]
-    listeners: list[Listener] = []
+    counted: list[tuple[float, int]] = []
 
-    def make() -> Listener:
-        listeners.append(Listener())
-        return listeners[-1]
+    class Reading(RoundRobin):
+        reads_reports = True
 
-    replay(trace(arrivals), Fleet(ENGINE, 2, replicas=8, seed=3), make)
-    early = [seen for one in listeners for seen in one.seen if len(one.reports) == 0]
-    assert max(int(seen.in_flight.sum()) for seen in early) < 8
-    assert {(at, report.running + report.waiting > 0) for _, report, at in listeners[0].reports} == {
-        (1.0, True)
-    }
-    late = [seen for one in listeners for seen in one.seen if seen not in early]
-    if late:
-        assert min(int(seen.in_flight.sum()) for seen in late) >= 8
+        def pick(self, request: Arrival, endpoints: Snapshot, now: float, draw: random.Random) -> str:
+            counted.append((now, int(endpoints.in_flight.sum())))
+            return super().pick(request, endpoints, now, draw)
+
+    times = [0.1] * 20 + [1.5] * 5
+    arrivals = [request(at, [], output_tokens=400) for at in times]
+    replay(trace(arrivals), Fleet(ENGINE, 2, replicas=8), Reading)
+    assert all(count < 10 for at, count in counted if at < 1.0)
+    assert all(count >= 20 for at, count in counted if at >= 1.0)
 
 
 def test_without_reports_a_replica_never_learns_of_the_others() -> None:

@@ -2,7 +2,7 @@
 
 A ring with `replication` points per endpoint; from the prefix's point on, the first endpoint whose load is at
 most `mean_load_factor` % of the mean (this request counted) is taken. Source: KubeAI's documentation of
-`loadBalancing.prefixHash` (strategy PrefixHash; meanLoadPercentage 125, replication 256, prefixCharLength
+`loadBalancing.prefixHash` (strategy PrefixHash; meanLoadFactor 125, replication 256, prefixCharLength
 100) and Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018. It keys by the
 first characters of the first user message; where a trace has no text, `length` bytes of the prompt.
 """

@@ -4,7 +4,7 @@ If requests in flight differ by more than `abs_difference` between the busiest a
 the least busy one gets the request. Else endpoints are taken by the share of the prompt they were sent, the
 largest first, less busy ones first among equals, and the first whose load is at most mean + `sigmas` x
 standard deviation gets it. Without any match, the least busy. Source: AIBrix's documentation of its gateway
-routing, variables AIBRIX_PREFIX_CACHE_POD_RUNNING_REQUEST_IMBALANCE_ABS_COUNT 16 and
+routing, variables AIBRIX_PREFIX_CACHE_POD_RUNNING_REQUEST_IMBALANCE_ABS_COUNT 8 and
 AIBRIX_PREFIX_CACHE_STANDARD_DEVIATION_FACTOR 1; the index holds 200,000 blocks over all endpoints. Loads are
 a replica's own requests in flight.
 """
@@ -25,7 +25,7 @@ from extproc.replay.policy import Policy
 class MeanSigma(Policy):
     """`capacity`: blocks per endpoint."""
 
-    def __init__(self, abs_difference: int = 16, sigmas: float = 1.0, capacity: int = 200_000) -> None:
+    def __init__(self, abs_difference: int = 8, sigmas: float = 1.0, capacity: int = 200_000) -> None:
         self._abs = abs_difference
         self._sigmas = sigmas
         self._index = MatchIndex(capacity)

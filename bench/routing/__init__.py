@@ -1,0 +1,1 @@
+"""Routing policies beside each other on published traces: `python -m bench.routing`."""
