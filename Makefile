@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SECONDS ?= 60
 
-.PHONY: help demo test lint fmt bench lock clean
+.PHONY: help demo test fuzz lint fmt bench lock clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -21,6 +22,9 @@ demo: $(STAMP)  ## Replay real traffic through a real Envoy under each strategy 
 
 test: $(STAMP)  ## Unit and property tests, then a real Envoy. Needs neither root nor Docker.
 	$(BIN)/pytest
+
+fuzz: $(STAMP)  ## Fuzz the reading of request bodies for SECONDS (60).
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 lint: $(STAMP)  ## ruff and mypy --strict.
 	$(BIN)/ruff check .

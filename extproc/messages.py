@@ -65,6 +65,8 @@ class Origin(NamedTuple):
     """What the first message says of a request besides its body; empty strings where Envoy did not say."""
 
     path: str
+    encoding: str
+    """Header `content-encoding`; not known where headers are skipped."""
     route: str
     """Attribute `xds.route_name`."""
     protocol: Protocol | None
@@ -125,7 +127,7 @@ Event = (
     | Unknown
 )
 
-_NOWHERE = Origin("", "", None)
+_NOWHERE = Origin("", "", "", None)
 
 
 def decode(data: bytes) -> Event:
@@ -209,7 +211,7 @@ def _origin(message: ProcessingRequest, headers: Iterable[HeaderValue]) -> Origi
             config.response_body_mode,
             config.send_body_without_waiting_for_header_response,
         )
-    path = route = ""
+    path = encoding = route = ""
     attributes = message.attributes
     if ATTRIBUTES in attributes:
         fields = attributes[ATTRIBUTES].fields
@@ -219,12 +221,13 @@ def _origin(message: ProcessingRequest, headers: Iterable[HeaderValue]) -> Origi
             route = fields["xds.route_name"].string_value
     elif protocol is None and not headers:
         return _NOWHERE
-    if not path:
-        for header in headers:
-            if header.key == ":path":
-                path = _text(header)
-                break
-    return Origin(path, route, protocol)
+    for header in headers:
+        key = header.key
+        if key == ":path":
+            path = _text(header)
+        elif key == "content-encoding":
+            encoding = _text(header)
+    return Origin(path, encoding, route, protocol)
 
 
 @lru_cache(maxsize=64)

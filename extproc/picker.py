@@ -96,10 +96,10 @@ class Picker:
     def pick(self, question: Question, hint: str) -> Answer:
         """Where this request goes. `hint` is the gRPC metadata `x-warmroute-pool`, empty if there is none."""
         began = self._clock()
-        body = question.body
-        prompt = prompts.read(question.origin.path, body, question.complete) if body else None
+        origin, body, complete = question
+        prompt = prompts.read(origin.path, body, complete, origin.encoding) if body else None
         self._metrics.read(prompt, len(body))
-        target = self._target(question.origin.route, hint, prompt)
+        target = self._target(origin.route, hint, prompt)
         if target is None:
             self._metrics.unmatched()
             return None

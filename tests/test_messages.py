@@ -49,7 +49,7 @@ def test_method_and_path_come_from_the_headers_where_no_attributes_are_sent() ->
     header(message, "request_headers", ":path", b"/v1/completions")
     header(message, "request_headers", ":method", b"POST")
     event = messages.decode(message.SerializeToString())
-    assert event == RequestHeaders(Origin("/v1/completions", "", None), end_of_stream=False)
+    assert event == RequestHeaders(Origin("/v1/completions", "", "", None), end_of_stream=False)
 
 
 def test_a_body_that_comes_first_brings_path_and_route_as_attributes() -> None:
@@ -60,7 +60,7 @@ def test_a_body_that_comes_first_brings_path_and_route_as_attributes() -> None:
     attributes(message, request__path="/v1/x", request__method="POST", xds__route_name="llm-a")
     event = messages.decode(message.SerializeToString())
     protocol = Protocol(BodyMode.BUFFERED_PARTIAL, BodyMode.NONE, without_waiting=False)
-    assert event == RequestBody(Origin("/v1/x", "llm-a", protocol), b"{}", end_of_stream=True)
+    assert event == RequestBody(Origin("/v1/x", "", "llm-a", protocol), b"{}", end_of_stream=True)
 
 
 @pytest.mark.parametrize("source", ["metadata", "attribute"])
@@ -91,7 +91,7 @@ def test_values_of_the_wrong_type_read_as_absent() -> None:
     struct.update({"request.path": 5, "request.method": ["GET"], "xds.route_name": None})
     message.attributes[messages.ATTRIBUTES].CopyFrom(struct)
     assert messages.decode(message.SerializeToString()) == RequestHeaders(
-        Origin("", "", None), end_of_stream=False
+        Origin("", "", "", None), end_of_stream=False
     )
 
 
@@ -180,7 +180,7 @@ def test_a_body_is_read_as_the_parser_reads_it(body: bytes, end: bool, path: str
     if path:
         attributes(message, request__path=path)
     message.observability_mode = served
-    assert messages.decode(message.SerializeToString()) == RequestBody(Origin(path, "", None), body, end)
+    assert messages.decode(message.SerializeToString()) == RequestBody(Origin(path, "", "", None), body, end)
 
 
 @given(st.binary(max_size=60), st.integers(0, 60))

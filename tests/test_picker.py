@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Router:
         self.pools.apply(parse(text, "test").pools)
 
     def ask(self, body: bytes, *, route: str = "", hint: str = "") -> Answer:
-        origin = Origin("/v1/chat/completions", route, None)
+        origin = Origin("/v1/chat/completions", "", route, None)
         return self.picker.pick(Question(origin, body, complete=True), hint)
 
     def pin(self, body: bytes, *, route: str = "", hint: str = "") -> Pick:
@@ -189,3 +190,13 @@ def test_a_pool_that_left_the_configuration_takes_no_more_requests() -> None:
     assert [state.name for state in router.pools.states()] == ["llama"]
     pick.answered("10.0.2.1:80", 200)
     pick.release()
+
+
+def test_a_compressed_body_is_keyed_like_the_same_body_in_the_clear() -> None:
+    router = Router(ONE_POOL)
+    body = chat("a long story " * 50)
+    origin = Origin("/v1/chat/completions", "gzip", "", None)
+    packed = router.picker.pick(Question(origin, gzip.compress(body), complete=True), "")
+    assert isinstance(packed, Pick)
+    assert first(packed) == first(router.pin(body))
+    assert router.count("extproc_requests_total", pool="llama", strategy="PREFIX_AWARE", reason="prefix") == 2

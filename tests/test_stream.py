@@ -62,7 +62,7 @@ class Router:
 
 def origin(mode: BodyMode | None, *, waiting: bool = True, response: BodyMode = BodyMode.NONE) -> Origin:
     protocol = None if mode is None else Protocol(mode, response, without_waiting=not waiting)
-    return Origin("/v1/chat/completions", "", protocol)
+    return Origin("/v1/chat/completions", "", "", protocol)
 
 
 def said(replies: object) -> list[str]:
@@ -102,7 +102,7 @@ def test_a_buffered_body_is_pinned_in_its_own_reply(mode: BodyMode | None) -> No
     exchange = router.open()
     first = origin(mode)
     assert said(exchange.receive(RequestHeaders(first, end_of_stream=False))) == ["request_headers"]
-    body = RequestBody(Origin("", "", None), b'{"a":1}', end_of_stream=True)
+    body = RequestBody(Origin("", "", "", None), b'{"a":1}', end_of_stream=True)
     assert said(exchange.receive(body)) == ["request_body+pin"]
     assert router.asked == [Question(first, b'{"a":1}', complete=True)]
 
@@ -121,7 +121,7 @@ def test_a_streamed_body_that_does_not_wait_is_pinned_in_the_headers_reply_that_
     assert (
         exchange.receive(RequestHeaders(origin(BodyMode.STREAMED, waiting=False), end_of_stream=False)) == ()
     )
-    chunk = RequestBody(Origin("", "", None), b"x" * 100, end_of_stream=False)
+    chunk = RequestBody(Origin("", "", "", None), b"x" * 100, end_of_stream=False)
     assert said(exchange.receive(chunk)) == ["request_headers+pin", "request_body"]
     assert said(exchange.receive(chunk)) == ["request_body"]
     assert len(router.asked) == 1
@@ -132,7 +132,7 @@ def test_a_streamed_body_that_waits_is_pinned_in_the_reply_to_its_first_chunk() 
     assert said(exchange.receive(RequestHeaders(origin(BodyMode.STREAMED), end_of_stream=False))) == [
         "request_headers"
     ]
-    chunk = RequestBody(Origin("", "", None), b"x", end_of_stream=True)
+    chunk = RequestBody(Origin("", "", "", None), b"x", end_of_stream=True)
     assert said(exchange.receive(chunk)) == ["request_body+pin"]
 
 
@@ -145,7 +145,7 @@ def body_given_back(replies: list[bytes], kind: str) -> bytes:
 def test_a_full_duplex_body_is_given_back_equal_after_its_pin(chunks: list[bytes], trailers: bool) -> None:
     router = Router()
     exchange = router.open()
-    nothing = Origin("", "", None)
+    nothing = Origin("", "", "", None)
     replies = list(
         exchange.receive(RequestHeaders(origin(BodyMode.FULL_DUPLEX_STREAMED), end_of_stream=False))
     )
