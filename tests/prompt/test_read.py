@@ -1,6 +1,5 @@
 """Which API a body is read as, and that no body whatever is an error."""
 
-import csv
 import gzip
 import json
 from pathlib import Path
@@ -142,50 +141,6 @@ def test_without_a_path_the_shape_tells_the_api(file: Path) -> None:
     assert found.api in likely
     if found.api in ("chat", "anthropic-messages"):
         assert read(path, body, True) == found._replace(api=api)
-
-
-COLLECTION = Path(__file__).parents[3] / "shared" / "data" / "bodies"
-COLLECTED = {
-    **dict.fromkeys(("chat", "chat/completions"), (CHAT, "chat")),
-    "completions": (COMPLETIONS, "completions"),
-    "anthropic-complete": FILES["completions-anthropic"],
-    "anthropic-messages": FILES["anthropic-"],
-    "responses": FILES["responses-"],
-    "responses-input-tokens": FILES["responses-input-tokens"],
-    "embeddings": FILES["embeddings-"],
-    "moderations": FILES["embeddings-moderation"],
-    "rerank": ("/v1/rerank", "score"),
-    "score": FILES["score-"],
-    "ollama": FILES["ollama-"],
-    "inference-v1-generate": FILES["generate-"],
-    **dict.fromkeys(("batch-line", "conversations", "gemini", "threads"), FILES["raw-"]),
-}
-"""By the collection's word for an API: the path that its bodies are sent to, and its name here."""
-
-UNREADABLE = {
-    **dict.fromkeys(("100", "145"), "raw"),  # no JSON
-    **dict.fromkeys(("143", "144"), "raw"),  # no object
-    "162": "raw",  # a lone surrogate
-    "166": None,  # UTF-16
-    "168": "raw",  # an integer of 5,000 digits
-    **dict.fromkeys(("171", "172"), "raw"),  # nested deeper than 200
-}
-
-
-@pytest.mark.skipif(not COLLECTION.is_dir(), reason="the collection of bodies is not here")
-def test_every_body_of_the_collection_is_read_as_its_index_says() -> None:
-    with (COLLECTION / "index.tsv").open() as index:
-        rows = list(csv.DictReader(index, delimiter="\t"))
-    expected, found = {}, {}
-    for row in rows:
-        file = COLLECTION / row["file"]
-        path, api = COLLECTED[row["api"]]
-        encoding = {".gz": "gzip", ".zz": "deflate"}.get(file.suffix, "")
-        prompt = read(path, file.read_bytes(), True, encoding)
-        found[file.name] = prompt and prompt.api
-        expected[file.name] = UNREADABLE.get(file.name.partition("_")[0], api)
-    assert len(found) > 100
-    assert found == expected
 
 
 @pytest.mark.parametrize(
