@@ -202,3 +202,12 @@ def test_every_router_computes_the_same_keys() -> None:
         0x10E4C0AD99FF3F25,
         0x3A4179D41D0BF941,
     ]
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "語"])
+def test_a_long_text_shares_its_keys_with_what_continues_it(letter: str) -> None:
+    text = letter * 300_000
+    short = block_keys(prompt_of(Segment(b"text", text.encode(), False)))
+    long = block_keys(prompt_of(Segment(b"text", (text + "and more").encode(), True)))
+    assert len(short.keys) > 70
+    assert long.keys[: len(short.keys)] == short.keys
