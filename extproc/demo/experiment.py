@@ -16,7 +16,7 @@ from extproc.demo.load import Outcome
 from extproc.demo.stack import STRATEGIES, Stack, StackError
 from extproc.demo.traffic import Arrival, Traffic, probe_body
 
-WARM_UP_REQUESTS = 40
+WARM_UP_REQUESTS = 16
 """Requests before the first measured run, so that connections and code are warm for all strategies."""
 PROBES = 600
 PROBE_BYTES = 8192

@@ -114,13 +114,23 @@ def _notes(strategies: dict[str, Any], checks: dict[str, bool]) -> list[str]:
             )
     if not checks["prefix_aware_has_lowest_median_ttft"]:
         notes.append("PREFIX_AWARE did not have the lowest median here; longer runs (--seconds) vary less.")
-    lag = max(summary["client_lag_ms"].get("p99", 0.0) for summary in strategies.values())
+    tails = {name: summary["ttft_ms"].get("p95", 0.0) for name, summary in strategies.items()}
+    if (best := min(tails, key=lambda name: tails[name])) != "PREFIX_AWARE":
+        notes.append(
+            f"The slowest requests were served best by {best} (p95): holding a prefix to its engine "
+            "costs a queue there now and then."
+        )
+    lags = {name: summary["client_lag_ms"].get("p99", 0.0) for name, summary in strategies.items()}
     late = max(summary["engine_lag_ms_mean"] for summary in strategies.values())
     notes.append(
-        f"The client sent 99 % of the requests at most {lag:.1f} ms late, which counts as time to first "
-        f"token; the engines answered {late:.1f} ms later than their model on average."
-        + (" This machine was busy with other work: compare rows only." if lag > BUSY_LAG_MS else "")
+        f"The client sent 99 % of the requests at most {max(lags.values()):.1f} ms late, which counts as "
+        f"time to first token; the engines answered {late:.1f} ms later than their model on average."
     )
+    if busy := [name for name, lag in lags.items() if lag > BUSY_LAG_MS]:
+        notes.append(
+            f"This machine was busy with other work while {' and '.join(busy)} ran: the times there are too "
+            "long. Run it again on a quiet machine."
+        )
     return notes
 
 

@@ -33,7 +33,7 @@ POOL = "demo"
 CONCURRENCY_THRESHOLD = 64
 """In-flight requests per engine at which the router leaves a prefix's first choice: what one engine runs at
 once (`max_num_seqs` of the demo's preset)."""
-STREAM_INTERVAL = 8
+STREAM_INTERVAL = 16
 """Tokens per streamed event: with one event per token the events would cost more CPU than everything else."""
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 8.0

@@ -27,7 +27,8 @@ TIMEOUT = 30.0
 """Seconds for one whole request."""
 
 PAUSE = 0.005
-"""Seconds between two pieces of a body, so that the gateway reads them apart."""
+"""Seconds before each piece of a body, so that the gateway reads headers and pieces apart. The end of the
+body follows its last piece at once."""
 
 
 class BrokenError(Exception):
@@ -102,8 +103,8 @@ class _Http1(Client):
 
 async def _pieces(body: Iterable[bytes]) -> AsyncIterator[bytes]:
     for piece in body:
-        yield piece
         await asyncio.sleep(PAUSE)
+        yield piece
 
 
 class _Http1Response(Response):
@@ -223,6 +224,8 @@ class _Connection:
             return
         pieces = [body] if isinstance(body, bytes) else body
         for piece in pieces:
+            if pieces is body:
+                await asyncio.sleep(PAUSE)
             view = memoryview(piece)
             while view and not stream.ended:
                 room = min(
@@ -236,8 +239,6 @@ class _Connection:
                 view = view[room:]
                 self._flush()
                 await self._writer.drain()
-            if pieces is body:
-                await asyncio.sleep(PAUSE)
         if not stream.ended:
             self._h2.end_stream(stream.number)
             self._flush()

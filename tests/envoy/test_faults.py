@@ -7,12 +7,13 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from extproc.envoy_config import Exchange
 from extproc.simulation.http import Settings
+from extproc.simulation.presets import PRESETS
 from tests.envoy.client import Body, BrokenError, Client, Http, client
 from tests.envoy.conftest import Stack, Stacks
 from tests.envoy.process import eventually
@@ -102,20 +103,23 @@ def failed(outcomes: list[Outcome]) -> list[Outcome]:
 async def test_an_engine_killed_under_load_costs_only_the_replies_it_had_begun(
     stacks: Stacks, exchange: Exchange, http: Http
 ) -> None:
-    async with stacks(exchange, settings=SETTINGS) as stack, client(stack.url, http) as gateway:
+    # A tenth of a second to the first byte, one prompt after the other: at any moment most wait for it.
+    slow = Settings(spec=replace(PRESETS["demo"], prefill_overhead_s=0.1, chunk_tokens=0), speed=1)
+    async with stacks(exchange, settings=slow) as stack, client(stack.url, http) as gateway:
         victim = stack.engines[0]
-        async with load(gateway, 24, tokens=40) as outcomes:
-            await more(outcomes, 100)
+        async with load(gateway, 24) as outcomes:
+            await more(outcomes, 40)
+            await eventually(lambda: victim.engine.running + victim.engine.waiting >= 4, "it is busy")
             killed_at = asyncio.get_running_loop().time()
-            running = victim.engine.running
+            in_flight = victim.engine.running + victim.engine.waiting
             await victim.stop()
-            await more(outcomes, 100)
+            await more(outcomes, 60)
 
     cut = [outcome for outcome in outcomes if outcome.engine == victim.name and outcome.ended >= killed_at]
     # One whose last byte was already on its way when the engine died is whole.
     assert failed(outcomes) == [outcome for outcome in cut if not outcome.complete]
     assert all(outcome.chunks > 0 for outcome in failed(outcomes))
-    assert 0 < len(failed(outcomes)) <= running
+    assert len(cut) < in_flight, "some had no reply yet, and were served elsewhere"
 
 
 async def test_a_down_endpoint_stops_being_first_choice_within_a_second(

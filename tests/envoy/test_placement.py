@@ -75,7 +75,8 @@ async def test_a_hot_prefix_spills_to_others_and_comes_back(stacks: Stacks, exch
     threshold = 4
     # The threshold is what one engine runs at once: a fifth request would queue.
     spec = replace(PRESETS["demo"], max_num_seqs=threshold)
-    hot = chat(text(1, 4000), max_tokens=10, ignore_eos=True)
+    # Streamed: a request is over with the last byte of its reply, not with the first.
+    hot = chat(text(1, 4000), max_tokens=10, ignore_eos=True, stream=True)
     async with (
         stacks(
             exchange, settings=Settings(spec=spec, speed=5), pool={"concurrencyThreshold": threshold}
