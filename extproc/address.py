@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 
@@ -97,6 +98,23 @@ def parse_endpoint(text: str) -> str:
     if address.is_unspecified or address.is_multicast:
         raise ValueError(f"{host} is no address that can be connected to")
     return f"[{host}]:{port}" if address.version == 6 else f"{host}:{port}"
+
+
+def parse_endpoints(values: Iterable[object]) -> tuple[str, ...]:
+    """Read endpoints in their order, each once; see `parse_endpoint`.
+
+    Raises ValueError that names the first value that is none and says what is wrong.
+    """
+    return tuple(dict.fromkeys(_endpoint(value) for value in values))
+
+
+def _endpoint(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"endpoint {value!r}: must be text: ip:port or [v6]:port")
+    try:
+        return parse_endpoint(value)
+    except ValueError as error:
+        raise ValueError(f"endpoint {value!r}: {error}") from None
 
 
 def _ip(text: str, version: Literal[4, 6]) -> str:

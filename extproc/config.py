@@ -325,11 +325,6 @@ class PoolConfig(_Section):
         description="Where the endpoints come from: exactly one of static, file."
     )
 
-    @property
-    def prefix_limit(self) -> int | None:
-        """`prefix_length` as a number of characters; None for auto."""
-        return None if self.prefix_length == "auto" else self.prefix_length
-
 
 class Config(_Section):
     """The whole file."""

@@ -1,4 +1,4 @@
-"""ext_proc protobuf bytes to events, and replies to bytes. The only room that knows protobuf.
+"""ext_proc protobuf bytes to events, and replies to bytes. The only room that knows ext_proc's messages.
 
 In: one serialised `envoy.service.ext_proc.v3.ProcessingRequest`. Out: one small event for the exchange
 (`extproc/stream.py`). Replies are built here as serialised `ProcessingResponse`s; those that never vary are
@@ -167,6 +167,9 @@ _BODY = HttpBody.DESCRIPTOR.fields_by_name["body"].number << 3 | 2
 """Tags of the two fields around a body's bytes: number and wire type 2, a length and then that many bytes
 (https://protobuf.dev/programming-guides/encoding)."""
 
+_LONGEST_VARINT = 10
+"""Bytes of an encoded number at most (same source)."""
+
 
 def _body_first(data: bytes) -> RequestBody | None:
     """A message that begins with a request body, as all of Envoy's do: the body's bytes are cut out and only
@@ -191,15 +194,18 @@ def _body_first(data: bytes) -> RequestBody | None:
 
 
 def _extent(data: bytes, at: int) -> tuple[int, int]:
-    """Where a length-delimited value whose length stands at `at` begins and ends. IndexError if cut."""
+    """Where a length-delimited value whose length stands at `at` begins and ends. IndexError if the
+    length is cut or none.
+    """
     length = shift = 0
-    while True:
+    while shift < 7 * _LONGEST_VARINT:
         byte = data[at]
         at += 1
         length |= (byte & 0x7F) << shift
         if byte < 0x80:
             return at, at + length
         shift += 7
+    raise IndexError(at)
 
 
 _CONTENT_ENCODING = b"content-encoding"

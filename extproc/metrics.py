@@ -35,7 +35,7 @@ REASONS = ("prefix", "spill", "load", "random", "shed", "empty", "unpinned")
 """Why a request went where it did: the reasons of a pick, and `unpinned` where there was none."""
 
 PICK_BUCKETS = (20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3)
-"""Seconds. A pick takes some 100 us; a gateway gives up after 200 ms by default."""
+"""Seconds. A pick takes some 100 us; Envoy gives up after 200 ms by default."""
 
 OTHER = "other"
 """Stands for every label value beyond `_MOST_VALUES`, should a caller let one follow its input."""

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from extproc import prompt as prompts
+from extproc.address import parse_endpoint
 from extproc.config import Match
 from extproc.metrics import Metrics, PoolMetrics
 from extproc.pool.ledger import Token
@@ -53,6 +54,8 @@ class Pick:
         """Moves the in-flight count to the endpoint that served, and tells the pool who did and who did
         not."""
         target, first, now = self._target, self._first, self._clock()
+        if served != first:
+            served = _address(served)
         if not served:
             target.metrics.served_unknown()
             return
@@ -70,6 +73,14 @@ class Pick:
     def release(self) -> None:
         """The request is over."""
         self._token.release()
+
+
+def _address(text: str) -> str:
+    """An endpoint as the pool spells it; empty where the text is none, which says nothing of who served."""
+    try:
+        return parse_endpoint(text)
+    except ValueError:
+        return ""
 
 
 class Picker:

@@ -15,6 +15,10 @@ Blocks start anew in each segment. A block's size depends only on how many bytes
 eighth of them, rounded down to a power of two, at least 64 and at most 4,096. So equal content has equal
 blocks, what is lost at the end of a match is at most an eighth of it, and 400 KB need 150 keys.
 
+The second segment is an exception: it follows the system prompt, which many requests share, and what tells
+them apart begins there, often with a few hundred bytes that a question follows in the same message. Its
+blocks begin small again and are half of what precedes them within it.
+
 The scope is mixed in when a key is taken: key = chain ^ scope digest. Within one scope that maps chains to
 keys one to one. Keys of two scopes agree only if their chains differ by just the difference of the two
 digests: one chance in 2^64 for each pair, as for any two hashes; and placement hashes every key again. A
@@ -38,6 +42,7 @@ _TAG = 0xB492_5E0D_3A77_C1F9
 
 # Indexed by the bit length of the count of preceding bytes: 2^(bits - 1) is that count, rounded down.
 _BLOCK_SIZES = tuple(min(max(1 << bits >> 4, 64), 4096) for bits in range(65))
+_SECOND_SIZES = tuple(min(max(1 << bits >> 2, 64), 4096) for bits in range(65))
 
 _VIEW_FROM = 8192
 """Data from this size is sliced without a copy; below it, copying the small blocks is faster."""
@@ -70,21 +75,22 @@ def block_keys(prompt: Prompt, limit: int | None = None) -> BlockKeys:
     keys: list[int] = []
     ends: list[int] = []
     chain, offset, left = _SEED, 0, limit
-    for tag, data, closed in prompt.content:
+    for index, (tag, data, closed) in enumerate(prompt.content):
         if left is not None:
             data, counted = _first(tag, data, left)
             left -= counted
         chain = xxh3_64_intdigest(tag, chain ^ _TAG)
         length = len(data)
         view = data if length < _VIEW_FROM else memoryview(data)
+        before, sizes = (0, _SECOND_SIZES) if index == 1 else (offset, _BLOCK_SIZES)
         start = 0
-        end = _BLOCK_SIZES[offset.bit_length()]
+        end = sizes[before.bit_length()]
         while end <= length and len(keys) < MAX_KEYS:
             chain = xxh3_64_intdigest(view[start:end], chain)
             keys.append(chain ^ scope)
             ends.append(offset + end)
             start = end
-            end += _BLOCK_SIZES[(offset + end).bit_length()]
+            end += sizes[(before + end).bit_length()]
         if len(keys) == MAX_KEYS:
             break
         offset += length

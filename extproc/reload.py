@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import aclosing
-from inspect import isawaitable
 from pathlib import Path
 
 import structlog
@@ -25,15 +24,15 @@ class Reloader:
     """Keeps the running configuration equal to the file at `path`, as far as the file can be used.
 
     `running` is what was loaded from it at start. `apply` gets each new configuration, with the keys that
-    need a restart as they were; it may be a coroutine function, and if it raises, the configuration before
-    stays the running one. `clock` gives seconds since the epoch.
+    need a restart as they were; if it raises, the configuration before stays the running one. `clock` gives
+    seconds since the epoch.
     """
 
     def __init__(
         self,
         path: Path,
         running: Config,
-        apply: Callable[[Config], Awaitable[None] | None],
+        apply: Callable[[Config], None],
         metrics: ConfigMetrics,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -84,7 +83,7 @@ class Reloader:
             return
         config = until_restart(self._running, wanted)
         changed = config != self._running
-        if changed and not await self._applied(config):
+        if changed and not self._applied(config):
             return
         kept = needing_restart(self._running, wanted)
         self._metrics.restart_required(bool(kept))
@@ -100,11 +99,9 @@ class Reloader:
             async for _ in signs:
                 self._wake.set()
 
-    async def _applied(self, config: Config) -> bool:
+    def _applied(self, config: Config) -> bool:
         try:
-            done = self._apply(config)
-            if isawaitable(done):
-                await done
+            self._apply(config)
         except Exception as error:
             self._seen = None  # what stopped it may pass, so it is tried again at the next look
             self._refuse(f"{type(error).__name__}: {error}", asked=False)

@@ -24,6 +24,11 @@ from extproc.stream import Exchange
 POOL_METADATA = "x-warmroute-pool"
 """gRPC initial metadata with which a gateway names the pool (`match: {metadata: ...}`)."""
 
+DRAIN_DELAY = 2.0
+"""Seconds for which new streams are still served once health says NOT_SERVING: some health check intervals
+of the gateway (`extproc envoy-config` checks each 0.5 s), so that nothing is sent here any more when the
+listener closes."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -85,12 +90,6 @@ async def run(config: Config, path: Path) -> None:
         await pools.stop()
         if scraped is not None:
             scraped.stop()
-
-
-DRAIN_DELAY = 2.0
-"""Seconds for which new streams are still served once health says NOT_SERVING: some health check intervals
-of the gateway (`extproc envoy-config` checks each 0.5 s), so that nothing is sent here any more when the
-listener closes."""
 
 
 def _exchanges(picker: Picker, numbers: Metrics) -> Callable[[Callable[[str], str]], Exchange]:

@@ -9,7 +9,10 @@ closes.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
 
 import grpc
 import structlog
@@ -37,8 +40,9 @@ class ListenError(Exception):
 class Server:
     """ext_proc on one address, gRPC health on the same and optionally on a second one.
 
-    `open_exchange` is called for each stream with the value of a gRPC metadata look-up; `on_error` with a
-    short kind for streams that ended by an error of ours. `max_message_bytes` bounds one message from Envoy.
+    `open_exchange` is called for each stream with a look-up of its gRPC metadata (empty where absent);
+    `on_stream` with 1 when a stream opens and -1 when it has ended; `on_error` with a short kind for streams
+    that ended by an error of ours. `max_message_bytes` bounds one message from Envoy.
     """
 
     def __init__(
@@ -56,6 +60,8 @@ class Server:
         self._health = health.aio.HealthServicer()
         self._servers: list[grpc.aio.Server] = []
         self._open: dict[asyncio.Task[None], Exchange] = {}
+        self._waiting: set[asyncio.Task[None]] = set()
+        """Streams of these that wait for Envoy's next message."""
         self._draining = False
 
     async def start(self, listen: Address, health_listen: Address | None) -> list[Address]:
@@ -87,8 +93,10 @@ class Server:
         bound = []
         for server, address in servers:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            if address.is_unix and _is_served(address.path):
+                raise ListenError(f"cannot listen on {address}: another process listens there")
             try:
-                port = server.add_insecure_port(str(address))
+                port = server.add_insecure_port(_target(address))
             except RuntimeError as error:
                 raise ListenError(
                     f"cannot listen on {address}: is the address in use or not ours?"
@@ -129,8 +137,8 @@ class Server:
         return len(self._open)
 
     def _close_past_pick(self) -> None:
-        for task, exchange in self._open.items():
-            if exchange.past_pick:
+        for task in self._waiting:
+            if self._open[task].past_pick:
                 task.cancel()
 
     async def _process(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
@@ -141,7 +149,7 @@ class Server:
         self._open[task] = exchange
         self._on_stream(1)
         try:
-            while (event := await context.read()) is not grpc.aio.EOF:
+            while (event := await self._next(task, context)) is not grpc.aio.EOF:
                 for reply in exchange.receive(event):
                     await context.write(reply)
                 if exchange.refused or (self._draining and exchange.past_pick):
@@ -151,8 +159,6 @@ class Server:
             if not (self._draining and exchange.past_pick and not context.cancelled()):
                 raise
             task.uncancel()
-        except grpc.aio.AbortError:
-            raise
         except Exception as error:
             # Fail open: the stream ends with an error and Envoy's own policy routes the request.
             self._on_error(type(error).__name__)
@@ -162,6 +168,32 @@ class Server:
             del self._open[task]
             self._on_stream(-1)
             exchange.close()
+
+    async def _next(self, task: asyncio.Task[None], context: grpc.aio.ServicerContext) -> Any:
+        """Envoy's next message. Only here may a drain end a stream: replies that were begun go out whole."""
+        self._waiting.add(task)
+        try:
+            return await context.read()
+        finally:
+            self._waiting.discard(task)
+
+
+def _target(address: Address) -> str:
+    """An address as gRPC reads it: what stands in a Unix socket's path may mean something in a URI."""
+    return f"unix:{quote(address.path)}" if address.is_unix else str(address)
+
+
+def _is_served(path: str) -> bool:
+    """Whether a process listens on a Unix socket. gRPC removes the socket that it finds, also a live one."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:  # its queue is full
+            return True
+        except OSError:
+            return False
+        return True
 
 
 def _decode(data: bytes) -> Event:

@@ -2,11 +2,14 @@
 
 Refused, because each has silently changed what somebody's file meant: a key given twice (YAML keeps the
 last), anchors, aliases and merge keys (they also make a short file expand to gigabytes), tags, keys that are
-not text (`on:` is the truth value True in YAML 1.1), and nesting deeper than `MAX_DEPTH`.
+not text (`on:` is the truth value True in YAML 1.1), nesting deeper than `MAX_DEPTH`, and control characters
+or halves of surrogate pairs in a text (nothing here needs them; a terminal obeys the first and no encoder takes
+the second).
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple, NoReturn
 
 import yaml
@@ -20,6 +23,8 @@ Path = tuple[str | int, ...]
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
 )
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Document(NamedTuple):
@@ -73,6 +78,14 @@ def read(text: str) -> Document:
             mark.line + 1 if mark else None,
             mark.column + 1 if mark else None,
         ) from None
+    except (ValueError, OverflowError):
+        # PyYAML's own slip on "\\U00110000" and beyond.
+        mark = None if loader is None else loader.get_mark()  # type: ignore[no-untyped-call]
+        raise YamlError(
+            "not valid YAML: an escape (\\U) stands for no character",
+            mark.line + 1 if mark else None,
+            mark.column + 1 if mark else None,
+        ) from None
     finally:
         if loader is not None:
             loader.dispose()
@@ -122,6 +135,7 @@ def _plain(loader: _Loader, node: yaml.Node, path: Path, lines: dict[Path, int])
         return values
     if node.tag not in _PLAIN_TAGS:
         _refuse(f"the tag {node.tag} is not accepted", node.start_mark)
+    _refuse_unprintable(node)
     try:
         return loader.construct_object(node)
     except (ValueError, OverflowError, LookupError, AttributeError) as error:
@@ -142,12 +156,19 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, path: Path, lines: dict[Pa
         if not isinstance(key, str):
             shown = repr(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "a list or mapping"
             _refuse(f"a key must be text, this is {shown}: put it in quotes", key_node.start_mark)
+        _refuse_unprintable(key_node)
         line = key_node.start_mark.line + 1
         if key in found:
             _refuse(f"{key!r} is given twice, first on line {lines[(*path, key)]}", key_node.start_mark)
         lines[(*path, key)] = line
         found[key] = _plain(loader, value_node, (*path, key), lines)
     return found
+
+
+def _refuse_unprintable(node: yaml.ScalarNode) -> None:
+    found = _UNPRINTABLE.search(node.value)
+    if found is not None:
+        _refuse(f"the character {found[0]!r} is not accepted in a text", node.start_mark)
 
 
 def _hint(said: str, text: str, mark: yaml.Mark | None) -> str:

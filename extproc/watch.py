@@ -53,12 +53,18 @@ async def moments(path: Path, every_seconds: float) -> AsyncGenerator[None, None
                         break
         except FileNotFoundError:
             continue  # a directory has vanished since it was looked for
-        except OSError as error:
-            # Most often the limit on inotify watches. Looking now and then still works.
+        except (OSError, RuntimeError) as error:
+            # Most often the limit on inotify watches; RuntimeError is the watcher's own. Looking now and then still works.
             blind = True
             _log.warning("file is not watched, it is read now and then", path=str(path), error=str(error))
 
 
 def _directories(path: Path) -> frozenset[Path]:
-    """The existing directories in which `path` can change: its own, and that of the file it links to."""
-    return frozenset(parent for parent in (path.parent, path.resolve().parent) if parent.is_dir())
+    """The existing directories in which `path` can change: its own, and that of the file it links to.
+
+    None where they cannot be told: links in a circle (RuntimeError), a name too long, no permission.
+    """
+    try:
+        return frozenset(parent for parent in (path.parent, path.resolve().parent) if parent.is_dir())
+    except (OSError, RuntimeError):
+        return frozenset()

@@ -25,6 +25,7 @@ from extproc.config import (
     parse,
     until_restart,
 )
+from extproc.prompt import APIS
 from extproc.routing.spill import Balance as RoutingBalance
 from extproc.routing.spill import SpillRule
 
@@ -77,7 +78,6 @@ class TestWhatAFileMeans:
         assert llama.match == Match(route="llm-*")
         assert llama.strategy is Strategy.PREFIX_AWARE
         assert llama.prefix_length == "auto"
-        assert llama.prefix_limit is None
         assert llama.concurrency_threshold == 16
         assert llama.balance == Balance(factor=1.25, floor=8)
         assert llama.endpoints.static == ("127.0.0.1:8001", "127.0.0.1:8002")
@@ -108,8 +108,8 @@ class TestWhatAFileMeans:
         assert pool("balance: {floor: 1}").balance == Balance(factor=1.25, floor=1)
 
     def test_prefix_length_is_auto_or_a_number_of_characters(self) -> None:
-        assert pool("prefixLength: 1024").prefix_limit == 1024
-        assert pool("prefixLength: 65536").prefix_limit == 65536
+        assert pool("prefixLength: 1024").prefix_length == 1024
+        assert pool("prefixLength: 65536").prefix_length == 65536
 
     @pytest.mark.parametrize(
         ("written", "seconds"), [("10s", 10.0), ("500ms", 0.5), ("2m", 120.0), ("1h", 3600.0), ("7", 7.0)]
@@ -497,6 +497,11 @@ class TestTheDocumentation:
         assert examples
         for example in examples:
             parse(example, page)
+
+    def test_it_lists_every_api_that_is_read(self) -> None:
+        section = self.PAGE.read_text().partition("## Which bodies are understood")[2].partition("\n## ")[0]
+        listed = re.findall(r"^\| `([a-z-]+)` \| \S", section, flags=re.MULTILINE)
+        assert listed == [*(api.name for api in APIS), "raw", "none"]
 
     def test_every_key_is_read_by_the_router(self) -> None:
         aside = {ROOT / "extproc" / "config.py", ROOT / "extproc" / "commands" / "check.py"}

@@ -44,7 +44,7 @@ def header(message: pb.ProcessingRequest, part: str, key: str, value: bytes) -> 
     getattr(message, part).headers.headers.add(key=key, raw_value=value)
 
 
-def test_method_and_path_come_from_the_headers_where_no_attributes_are_sent() -> None:
+def test_the_path_comes_from_the_headers_where_no_attributes_are_sent() -> None:
     message = pb.ProcessingRequest()
     header(message, "request_headers", ":path", b"/v1/completions")
     header(message, "request_headers", ":method", b"POST")

@@ -78,7 +78,20 @@ def test_at_most_an_eighth_or_64_bytes_of_a_match_is_lost(shared: int, more: int
     count = common(one, other)
     matched = one.ends[count - 1] if count else 0
     assert matched <= shared
-    assert shared - matched <= max(64, matched / 8, 0)
+    assert shared - matched <= max(64, matched / 8)
+
+
+@given(st.integers(0, 20_000), st.integers(64, 20_000), st.integers(0, 5_000))
+def test_what_follows_a_shared_system_prompt_is_told_apart_by_little_text(
+    system: int, shared: int, more: int
+) -> None:
+    def prompt(question: bytes) -> Prompt:
+        return prompt_of(message(b"s" * system), message(b"x" * shared + question * (more + 1)))
+
+    one, other = block_keys(prompt(b"y")), block_keys(prompt(b"z"))
+    matched = one.ends[common(one, other) - 1] - system
+    assert matched <= shared
+    assert shared - matched <= max(64, matched / 2)
 
 
 def test_text_without_a_whole_block_has_a_key_only_if_it_is_closed() -> None:

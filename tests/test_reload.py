@@ -97,21 +97,6 @@ async def test_a_changed_file_is_applied(router: Router) -> None:
     assert router.metric("last_reload_success_timestamp_seconds") == 2000.0
 
 
-async def test_apply_may_be_a_coroutine_function(tmp_path: Path) -> None:
-    path = tmp_path / "f.yaml"
-    path.write_text(text())
-    applied: list[Config] = []
-
-    async def apply(config: Config) -> None:
-        await asyncio.sleep(0)
-        applied.append(config)
-
-    reloader = Reloader(path, load(path), apply, ConfigMetrics(CollectorRegistry()))
-    path.write_text(text(17))
-    await reloader.look()
-    assert [threshold(config) for config in applied] == [17]
-
-
 async def test_unchanged_content_is_not_applied_again(router: Router) -> None:
     assert await router.look() == []
     assert await router.after(f"# a comment\n{text()}") == []

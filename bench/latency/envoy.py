@@ -115,7 +115,7 @@ def _ext_proc(exchange: Exchange, name: str) -> Json:
                 "response_header_mode": "SEND",
                 "response_trailer_mode": "SEND",
             },
-            "request_attributes": ["request.method", "request.path", "xds.route_name"],
+            "request_attributes": ["request.path", "xds.route_name"],
             "response_attributes": ["upstream.address"],
             "allow_mode_override": True,
             "allow_content_length_header": True,

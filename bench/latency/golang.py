@@ -1,4 +1,4 @@
-"""Builds the Go programs of this benchmark with the Go that is there, or with one from PyPI."""
+"""Builds the Go programs of this benchmark with the Go that is there, or with one of its own."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ import click
 import orjson
 
 from bench.routing.moved import moved
-from bench.routing.policies import OURS, policies
-from bench.routing.rows import Half, Row, fleet, rows, trace
+from bench.routing.policies import CANDIDATE, OURS, policies
+from bench.routing.rows import Half, Row, load, rows
 from extproc.replay.events import Change
 from extproc.replay.figures import summary
 from extproc.replay.run import replay
@@ -30,7 +30,7 @@ QUICK = re.compile(r"(arxiv|synthetic) \w+ N=7 scarce .*u=0.65")
 
 def measure(row: Row, name: str) -> dict[str, Any]:
     """One policy on one row: the row of the report."""
-    used, where, policy = trace(row.trace, row.half), fleet(row), policies()[name]
+    (used, where), policy = load(row), policies()[name]
     outcome = replay(used, where, policy.make)
     found = summary(outcome)
     middle = float(outcome.at[-1]) / 2
@@ -68,8 +68,8 @@ def _missing(
     chosen: list[Row], names: list[str], have: set[tuple[Any, ...]]
 ) -> Iterator[tuple[Row, list[str]]]:
     for row in chosen:
-        # Only ours hears shared picks: peers would be measured twice.
-        wanted = [name for name in names if name == OURS or not row.shared_picks]
+        # Peers hear no shared picks: they would be measured twice.
+        wanted = [name for name in names if name in (OURS, CANDIDATE) or not row.shared_picks]
         if left := [name for name in wanted if (*row, name) not in have]:
             yield row, left
 

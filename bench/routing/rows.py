@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace as changed
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -22,7 +23,7 @@ FILES = {
     "tau-bench": "taubench_airline_gpt4o_sessions.jsonl",
 }
 TAU_COPIES = 4
-"""Each tau-bench session comes so many times with other customers: alone they are 40 s of traffic."""
+"""Each tau-bench session comes so many times with other customers: alone they are too little traffic."""
 TAU_BLOCK_TOKENS = 64
 
 CAPACITY_TOKENS = {"scarce": 1 << 20, "ample": 10 << 20}
@@ -32,6 +33,9 @@ TAU_CAPACITY_TOKENS = {"scarce": 1 << 18, "ample": 10 << 20}
 
 PREFILL_TOKENS_PER_S = 8000.0
 PREFILL_OVERHEAD_S = 0.02
+TAU_SLOWER = 4.0
+"""Engines for tau-bench prefill so many times slower: its turns need so little that engines as fast as for
+the other traces would work it off in less time than one session takes."""
 STEP_S = 0.025
 MAX_OUTPUT_TOKENS = 128
 ENGINES = (4, 7, 16)
@@ -72,19 +76,28 @@ def rows(half: Half) -> Iterator[Row]:
 
 @lru_cache(maxsize=2)
 def trace(name: str, half: Half) -> Trace:
-    """Half of a trace's requests."""
+    """Half of a trace's requests; of tau-bench half of the sessions, at times that do not matter yet."""
     path = DATA / FILES[name]
     agents = name == "tau-bench"
     whole = taubench.read(path, TAU_BLOCK_TOKENS, TAU_COPIES) if agents else mooncake.read(path)
-    return whole.part(0.0, 0.5) if half == "first" else whole.part(0.5, 1.0)
+    if not agents:
+        return whole.part(0.0, 0.5) if half == "first" else whole.part(0.5, 1.0)
+    middle = max(arrival.session for arrival in whole.arrivals) // 2
+    chosen = [arrival for arrival in whole.arrivals if (arrival.session > middle) == (half == "second")]
+    return changed(whole, arrivals=chosen)
+
+
+def slower(name: str) -> float:
+    """How many times slower engines prefill for this trace."""
+    return TAU_SLOWER if name == "tau-bench" else 1.0
 
 
 def spec(row: Row, block_tokens: int) -> EngineSpec:
     """The engine: one prefill at a time that decoding does not slow, as if disaggregated."""
     tokens = (TAU_CAPACITY_TOKENS if row.trace == "tau-bench" else CAPACITY_TOKENS)[row.capacity]
     return EngineSpec(
-        prefill_tokens_per_s=PREFILL_TOKENS_PER_S,
-        prefill_overhead_s=PREFILL_OVERHEAD_S,
+        prefill_tokens_per_s=PREFILL_TOKENS_PER_S / slower(row.trace),
+        prefill_overhead_s=PREFILL_OVERHEAD_S * slower(row.trace),
         step_s=STEP_S,
         step_per_request_s=0.0,
         blocks=tokens // block_tokens,
@@ -94,17 +107,23 @@ def spec(row: Row, block_tokens: int) -> EngineSpec:
     )
 
 
-def fleet(row: Row) -> Fleet:
-    """The row's fleet, its time scale chosen for the row's utilisation."""
+def load(row: Row) -> tuple[Trace, Fleet]:
+    """The row's trace and fleet, with the time between requests chosen for the row's utilisation."""
     used = trace(row.trace, row.half)
     engine = spec(row, used.block_tokens)
-    return Fleet(
+    seconds = _least_work_s(row.trace, row.half, row.engines, engine.blocks) / (row.engines * row.utilisation)
+    scale = 1.0
+    if row.trace == "tau-bench":
+        sessions = len({arrival.session for arrival in used.arrivals})
+        used = changed(used, arrivals=taubench.timed(used.arrivals, seconds / sessions))
+    else:
+        scale = seconds / used.seconds
+    return used, Fleet(
         engine,
         row.engines,
         row.replicas,
         row.shared_picks,
-        time_scale=_least_work_s(row.trace, row.half, row.engines, engine.blocks)
-        / (row.engines * row.utilisation * used.seconds),
+        time_scale=scale,
         max_output_tokens=MAX_OUTPUT_TOKENS,
     )
 
@@ -117,4 +136,4 @@ def _least_work_s(name: str, half: Half, engines: int, blocks: int) -> float:
     """
     used = trace(name, half)
     tokens = sum(arrival.prompt_tokens for arrival in used.arrivals) - pooled(used, engines * blocks)
-    return tokens / PREFILL_TOKENS_PER_S + PREFILL_OVERHEAD_S * len(used.arrivals)
+    return slower(name) * (tokens / PREFILL_TOKENS_PER_S + PREFILL_OVERHEAD_S * len(used.arrivals))

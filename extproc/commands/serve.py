@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 
 import click
@@ -30,6 +31,9 @@ def command(path: Path) -> None:
     from extproc.config import ConfigError, load
     from extproc.run import run
     from extproc.server import ListenError
+
+    # Until the reloader listens, whose first act is to look at the file: by default the signal is deadly.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     try:
         config = load(path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from extproc.demo.experiment import Result
+from extproc.demo.experiment import EVEN_WITHIN, Result
 
 COLOURS = {"RANDOM": "#8a8f98", "LEAST_OUTSTANDING_REQUESTS": "#d9822b", "PREFIX_AWARE": "#1f6feb"}
 WINDOW_S = 5.0
@@ -59,7 +59,8 @@ def plots(result: Result) -> dict[str, str]:
             axes.bar(places, list(parts.values()), width, color=COLOURS[run.strategy], label=run.strategy)
             axes.set_xticks(range(len(parts)), list(parts))
         even = 1 / max(1, len(result.runs[0].summary["share"]))
-        axes.axhspan(even * 0.85, even * 1.15, color="#000", alpha=0.07, lw=0, label="even, ± 15 %")
+        low, high = even * (1 - EVEN_WITHIN), even * (1 + EVEN_WITHIN)
+        axes.axhspan(low, high, color="#000", alpha=0.07, lw=0, label=f"even, ± {EVEN_WITHIN:.0%}")
         axes.set(ylabel="share of requests")
 
     def added(axes: Any) -> None:

@@ -134,7 +134,7 @@ async def running(directory: Path, engines: int, preset: str, seed: int) -> Asyn
     local = [f"127.0.0.1:{port}" for port in ports]
     stack = Stack(directory)
     stack.gateway, stack.plain, stack.admin, stack.router, stack.health, stack.metrics = local[:6]
-    extproc = [sys.executable, "-c", "from extproc.cli import main; main()"]
+    extproc = [sys.executable, "-m", "extproc"]
     try:
         command = [*extproc, "simulate", "--preset", preset, "--seed", str(seed), "--log", "json"]
         command += ["--stream-interval", str(STREAM_INTERVAL)]

@@ -2,14 +2,14 @@
 same bytes.
 
 - **tau-bench** airline sessions (agent traffic): text, tools and recorded answers as published. Each
-assistant turn is one request with the whole history before it. The data has no times: sessions start as a
-Poisson process that was running before the first second, and the turns of a session follow each other after
-`TURN_GAP_S` plus an exponential time. - **Mooncake** conversations (chat traffic): a random sample of whole
-conversations out of an hour of production traffic, with the hour compressed into the run. The trace has no
-text, only an id per 512 tokens; equal ids become equal pseudo-random text of `BLOCK_BYTES`, so that bodies
-share prefixes exactly as the trace says. Prompts and answers are thereby a quarter as long as recorded (one
-byte per recorded token, and a simulated token is four bytes). Requests of more than `MAX_BLOCKS` blocks (2 %)
-are left out.
+  assistant turn is one request with the whole history before it. The data has no times: sessions start as a
+  Poisson process that was running before the first second, and the turns of a session follow each other after
+  `TURN_GAP_S` plus an exponential time.
+- **Mooncake** conversations (chat traffic): a random sample of whole conversations out of an hour of
+  production traffic, with the hour compressed into the run. The trace has no text, only an id per 512 tokens;
+  equal ids become equal pseudo-random text of `BLOCK_BYTES`, so that bodies share prefixes exactly as the
+  trace says. Prompts and answers are thereby a quarter as long as recorded (one byte per recorded token, and
+  a simulated token is four bytes). Requests of more than `MAX_BLOCKS` blocks (2 %) are left out.
 """
 
 from __future__ import annotations

@@ -116,11 +116,6 @@ ROUTER = "extproc"
 EXT_PROC = "envoy.filters.http.ext_proc"
 BUFFER = "envoy.filters.http.buffer"
 
-# Envoy reads ahead of what it holds back by up to one connection buffer (HTTP/1.1) or stream window (HTTP/2).
-READ_AHEAD = 256 * 1024
-# A body longer than the limit by this much cannot end in the read that passes the limit.
-SLACK = 3 * READ_AHEAD
-
 # The router names one choice and up to four to fall back on.
 RETRIES = 4
 # Each request holds a stream to the router until its reply ends; Envoy's default of 1024 requests and 3
@@ -163,7 +158,7 @@ def _listener(name: str, address: str, http: HttpConnectionManager, options: Opt
     return Listener(
         name=name,
         address=_address(parse_address(address)),
-        per_connection_buffer_limit_bytes=READ_AHEAD,
+        per_connection_buffer_limit_bytes=options.read_ahead,
         filter_chains=[
             FilterChain(
                 filters=[
@@ -185,7 +180,7 @@ def _with_router(options: Options) -> HttpConnectionManager:
             HttpFilter(
                 name=BUFFER,
                 disabled=True,
-                typed_config=Any.pack(Buffer(max_request_bytes=options.body_limit + SLACK)),
+                typed_config=Any.pack(Buffer(max_request_bytes=options.whole_limit)),
             )
         )
     return _connection_manager("clients", filters, _routes(options), options)
@@ -207,7 +202,7 @@ def _connection_manager(
     return HttpConnectionManager(
         stat_prefix=name,
         codec_type=HttpConnectionManagerCodecType.AUTO,
-        http2_protocol_options=Http2ProtocolOptions(initial_stream_window_size=READ_AHEAD),
+        http2_protocol_options=Http2ProtocolOptions(initial_stream_window_size=options.read_ahead),
         stream_idle_timeout=IDLE,
         request_headers_timeout=timedelta(seconds=10),
         use_remote_address=True,
@@ -308,7 +303,7 @@ def _ext_proc(options: Options) -> ExternalProcessor:
         allow_mode_override=True,
         # Envoy takes content-length from a body that a processor may have changed; the router never does.
         allow_content_length_header=True,
-        request_attributes=["request.path", "request.method", "xds.route_name"],
+        request_attributes=["request.path", "xds.route_name"],
         response_attributes=["upstream.address"],
         metadata_options=MetadataOptions(receiving_namespaces=namespaces, forwarding_namespaces=namespaces),
         processing_mode=_mode(),
@@ -333,9 +328,10 @@ def _mode(*, headers: bool = True, body: BodyMode = BodyMode.BUFFERED_PARTIAL) -
 def _routes(options: Options) -> list[Route]:
     """One route for each way a body can come; the first that matches is taken.
 
-    A body of BUFFERED_PARTIAL must not end in the very read that passes the limit: Envoy 1.40 then loses the
-    end of the request, an empty last chunk queued while the router answers, and the engine waits for ever. So
-    that mode is left to bodies known to fit or to be longer by more than one read.
+    A body of BUFFERED_PARTIAL must not end in the very read that passes the limit: Envoy 1.40 then loses its
+    end, an empty last piece that is queued while the router answers and dropped with the queue. With chunked
+    encoding the engine waits for ever. So that mode is left to bodies known to fit, or to be longer by more
+    than Envoy reads at once.
     """
     return [_upgrade_route(options), _fitting_route(options), _long_route(options), _unsized_route(options)]
 
@@ -357,7 +353,7 @@ def _fitting_route(options: Options) -> Route:
     With the headers not sent, only the buffer filter holds the request until the router has answered: without
     it Envoy picks an engine first. That filter refuses with 413 what does not fit; here all fits.
     """
-    limit = options.body_limit + SLACK
+    limit = options.whole_limit
     one = options.exchange == "one-message"
     route = _route(options, [_length(1, limit + 1)], limit, _mode(headers=not one))
     if one:
@@ -369,7 +365,7 @@ def _fitting_route(options: Options) -> Route:
 
 def _long_route(options: Options) -> Route:
     """A body known to be longer: its first part to the router, the rest streams past."""
-    beyond = _length(options.body_limit + SLACK + 1, 2**62)
+    beyond = _length(options.whole_limit + 1, 2**62)
     return _route(options, [beyond], options.body_limit, _mode())
 
 

@@ -15,6 +15,9 @@ Exchange = Literal["two-message", "one-message"]
 
 MIB = 1024 * 1024
 BODY_LIMIT_MIN = 16 * 1024
+# The default of HTTP/2 (RFC 9113, section 6.9.2), and as much as a prompt of usual length needs at once.
+READ_AHEAD_MIN = 64 * 1024
+READ_AHEAD_MAX = 256 * 1024
 # Envoy's limits are soft: a message to the router may exceed them by what Envoy reads ahead.
 MESSAGE_SLACK = MIB
 
@@ -95,6 +98,19 @@ class Options:
             raise OptionsError(f"message timeout {self.message_timeout}: between 0.001 and 3600 seconds")
         if not self.route_name:
             raise OptionsError("the route name is empty")
+
+    @property
+    def read_ahead(self) -> int:
+        """Bytes that Envoy may read beyond a limit: its connection buffer and its HTTP/2 stream window."""
+        return min(max(self.body_limit, READ_AHEAD_MIN), READ_AHEAD_MAX)
+
+    @property
+    def whole_limit(self) -> int:
+        """Bytes up to which a body of known length is sent to the router whole.
+
+        So far beyond `body_limit` that a longer body cannot end in the read that passes `body_limit`.
+        """
+        return self.body_limit + 3 * self.read_ahead
 
     @property
     def unsized_limit(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from extproc.pool.address import normalise_all
+from extproc.address import parse_endpoints
 from extproc.pool.health import PassiveHealth
 from extproc.pool.ledger import Ledger, Token
 from extproc.pool.reports import EngineReports
@@ -59,7 +59,7 @@ class Pool:
         In-flight counts stay with their addresses, also of endpoints that leave and come back. Raises
         ValueError that names the first address that is not `ip:port`, and then nothing has changed.
         """
-        canonical = normalise_all(addresses)
+        canonical = parse_endpoints(addresses)
         self.synced = True
         if canonical == self._addresses:
             return

@@ -1,7 +1,7 @@
 """Request bodies of LLM APIs: from a body, or its first part, to a content chain and an isolation scope.
 
 This room knows the APIs and nothing of endpoints. Each API is one file here; adding one is adding a file
-and its line in APIS.
+and its lines in APIS and _SHAPES.
 """
 
 from typing import Any

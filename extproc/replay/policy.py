@@ -12,6 +12,8 @@ from typing import ClassVar, NamedTuple
 
 from extproc.pool.snapshot import Snapshot
 from extproc.replay.arrival import Arrival
+from extproc.replay.candidates.backlog import Work
+from extproc.replay.candidates.least_growth import EngineReport, LeastGrowth
 from extproc.routing import Strategy
 
 
@@ -22,6 +24,12 @@ class Report(NamedTuple):
     waiting: int
     kv_usage: float
     """Fraction of KV cache blocks that running requests hold."""
+    computed_tokens: int = 0
+    """Prompt tokens computed so far."""
+    prefills: int = 0
+    """Requests whose prefill has begun so far."""
+    prefill_s: float = 0.0
+    """Seconds in which a prefill ran so far."""
 
 
 class Policy:
@@ -60,6 +68,43 @@ class Serving(Policy):
         keys = request.keys if self.strategy.wants_keys else None
         ranked = self.strategy.pick(keys, endpoints, draw).ranked
         return ranked[0] if ranked else ""
+
+
+class Learning(Policy):
+    """A candidate, which is told what becomes of its picks."""
+
+    reads_reports = True
+    hears_picks = True
+
+    def __init__(self, strategy: LeastGrowth) -> None:
+        self.strategy = strategy
+        self._works: dict[int, Work] = {}
+        self._of: tuple[str, ...] = ()
+
+    def pick(self, request: Arrival, endpoints: Snapshot, now: float, draw: random.Random) -> str:
+        """As in `Policy`."""
+        if endpoints.addresses is not self._of:
+            self._of = endpoints.addresses
+            self.strategy.set_endpoints(self._of)
+        placed = self.strategy.pick(request.keys, endpoints, draw, now)
+        if placed.work is None:
+            return ""
+        self._works[id(request)] = placed.work
+        return placed.pick.ranked[0]
+
+    def ended(self, request: Arrival, address: str, now: float) -> None:
+        """As in `Policy`."""
+        self.strategy.ended(self._works.pop(id(request)), now)
+
+    def reported(self, address: str, report: Report, now: float) -> None:
+        """As in `Policy`."""
+        known = EngineReport(report.waiting, report.computed_tokens, report.prefills, report.prefill_s)
+        self.strategy.reported(address, known, now)
+
+    def heard(self, picks: list[tuple[Arrival, str, float]], now: float) -> None:
+        """As in `Policy`."""
+        for request, address, at in picks:
+            self.strategy.heard(request.keys, address, at)
 
 
 Make = Callable[[], Policy]

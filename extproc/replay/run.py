@@ -121,6 +121,18 @@ def replay(trace: Trace, fleet: Fleet, make: Make, progress: Callable[[int], Non
     return _Run(trace, fleet, make).go(progress)
 
 
+def _read(engine: Engine, now: float) -> Report:
+    counters = engine.counters
+    return Report(
+        engine.running,
+        engine.waiting,
+        engine.kv_usage,
+        counters.queried_tokens - counters.hit_tokens,
+        counters.submitted - counters.cancelled - engine.waiting,
+        engine.busy_until(now)[0],
+    )
+
+
 class _Run:
     def __init__(self, trace: Trace, fleet: Fleet, make: Make) -> None:
         self._trace = trace
@@ -217,7 +229,7 @@ class _Run:
         reports = []
         for unit in self._in_pool:
             engine = unit.engine
-            report = Report(engine.running, engine.waiting, engine.kv_usage)
+            report = _read(engine, now)
             reports.append((unit.address, report))
             load = report.running + report.waiting
             total += load

@@ -90,9 +90,8 @@ def roofline(model: ModelShape, accelerator: Accelerator, count: int = 1) -> Eng
     """Return the engine that `count` accelerators with tensor parallelism make of `model`, in BF16."""
     weights = model.parameters * 2
     bandwidth = accelerator.bandwidth * count * BANDWIDTH_EFFICIENCY
-    memory = (
-        accelerator.memory * count * MEMORY_UTILISATION - weights * 1.05
-    )  # activations and graphs: 5 % of weights
+    # Activations and graphs: 5 % of the weights.
+    memory = accelerator.memory * count * MEMORY_UTILISATION - weights * 1.05
     return EngineSpec(
         prefill_tokens_per_s=round(accelerator.flops * count * FLOPS_EFFICIENCY / (2 * model.parameters)),
         prefill_overhead_s=0.008,

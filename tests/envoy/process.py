@@ -9,7 +9,7 @@ import random
 import signal
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,7 +26,9 @@ def _die_with_parent() -> None:
 class Process:
     """One child process with its output in a file."""
 
-    def __init__(self, name: str, arguments: list[str], log: Path) -> None:
+    def __init__(
+        self, name: str, arguments: list[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self.log = log
         with log.open("ab") as output:
@@ -37,6 +39,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
+                env={**os.environ, **(environment or {})},
             )
 
     @property

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import signal
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,14 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.envoy.process import Process, eventually, free_port
+
+
+@cache
+def _bytecode() -> Path:
+    """A directory for this run of the tests."""
+    directory = Path(tempfile.mkdtemp(prefix="extproc-bytecode-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 class Router:
@@ -36,6 +48,8 @@ class Router:
             "extproc serve",
             [str(Path(sys.executable).with_name("extproc")), "serve", "--config", str(self._config)],
             self._log,
+            # Where Python is told not to cache bytecode, each start would compile every library anew.
+            {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(_bytecode())},
         )
         await self.ready()
 

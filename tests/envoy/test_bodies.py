@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -12,7 +13,7 @@ from aiohttp import web
 
 from extproc.envoy_config import Exchange
 from tests.envoy.client import Http, client
-from tests.envoy.conftest import Stack, Stacks
+from tests.envoy.conftest import FAST, Stack, Stacks
 from tests.envoy.traffic import ask, chat, digest, text
 
 MIB = 1024 * 1024
@@ -22,7 +23,9 @@ ECHO = "/anything"
 
 
 async def test_large_prompts_pass_unchanged(stacks: Stacks, exchange: Exchange, http: Http) -> None:
-    async with stacks(exchange) as stack, client(stack.url, http) as gateway:
+    # Two million tokens are read in a moment.
+    engines = replace(FAST, speed=2000)
+    async with stacks(exchange, settings=engines) as stack, client(stack.url, http) as gateway:
         for size in (MIB, 8 * MIB):
             body = chat(text(size, 32 * 1024) * (size // (32 * 1024)))
             for sent in (body, _pieces(body, MIB // 2)):

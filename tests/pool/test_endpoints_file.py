@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from extproc.pool.discovery import file, static
+from extproc.pool.discovery import file
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 PATIENCE = 10.0
@@ -61,12 +61,6 @@ def test_a_bad_file_is_refused_by_its_name_and_fault(tmp_path: Path, content: by
 def test_a_missing_file_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"absent\.yaml: No such file"):
         file.read(tmp_path / "absent.yaml")
-
-
-async def test_fixed_endpoints_are_told_once() -> None:
-    told: list[tuple[str, ...]] = []
-    await static.watch([A, "10.0.0.2:080"], told.append)
-    assert told == [(A, B)]
 
 
 class Watched:

@@ -1,1 +1,1 @@
-"""Where a pool's endpoints come from: a fixed list, or a watched file. Each source is one module."""
+"""Where a pool's endpoints come from, unless they stand in the configuration. Each source is one module."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from extproc import strict_yaml
-from extproc.pool.address import normalise_all
+from extproc.address import parse_endpoints
 from extproc.watch import moments
 
 OnChange = Callable[[tuple[str, ...]], None]
@@ -24,6 +24,9 @@ OnError = Callable[[ValueError], None]
 
 REREAD_SECONDS = 1.0
 """The file is read again this often though nothing was seen: not every file system reports every change."""
+
+MAX_BYTES = 4 * 1024 * 1024
+"""A larger file is refused: 4 MiB holds some 100,000 endpoints, and a path may lead to anything."""
 
 _log = structlog.get_logger(__name__)
 
@@ -34,10 +37,23 @@ def read(path: Path) -> tuple[str, ...]:
     Raises ValueError that names the file and what is wrong: not there, not YAML, another shape, a bad
     address, or empty. An empty file is a file half written; no endpoints at all is written `[]`.
     """
+    return _addresses(path, _content(path))
+
+
+def _content(path: Path) -> bytes:
     try:
-        document = strict_yaml.read(path.read_text("utf-8")).value
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from error
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{path}: larger than {MAX_BYTES} bytes")
+    return data
+
+
+def _addresses(path: Path, content: bytes) -> tuple[str, ...]:
+    try:
+        document = strict_yaml.read(content.decode()).value
     except (strict_yaml.YamlError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not YAML: {error}") from error
     if isinstance(document, dict) and document.keys() == {"endpoints"}:
@@ -47,7 +63,7 @@ def read(path: Path) -> tuple[str, ...]:
     if not isinstance(document, list):
         raise ValueError(f"{path}: expected a list of ip:port, alone or under the only key 'endpoints'")
     try:
-        return normalise_all(document)
+        return parse_endpoints(document)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -61,10 +77,17 @@ async def watch(path: Path, on_change: OnChange, on_error: OnError | None = None
     """
     known: tuple[str, ...] | None = None
     complaint = ""
+    seen: bytes | None = None
     async with aclosing(moments(path, REREAD_SECONDS)) as looks:
         async for _ in looks:
             try:
-                addresses = await asyncio.to_thread(read, path)
+                before, seen = seen, None
+                content = await asyncio.to_thread(_content, path)
+                seen = content
+                # Reading YAML takes a second for some thousand endpoints.
+                if content == before:
+                    continue
+                addresses = await asyncio.to_thread(_addresses, path, content)
             except ValueError as error:
                 if str(error) != complaint:
                     complaint = str(error)

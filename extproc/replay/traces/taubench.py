@@ -2,8 +2,9 @@
 
 Each turn of the assistant is one request with the whole history before it, answered with as many tokens as
 recorded. If `taubench_airline_tools.json` lies beside the file, every request offers those tools. Sessions
-begin as a Poisson process and a session's turns follow each other `TURN_GAP_S` apart on average; the times
-are the same in every run, and a time scale makes them what is wanted.
+begin as a Poisson process; the next turn of a session comes after the last answer was generated at
+`TOKENS_PER_S`, a least pause, and an exponential one. The times are the same in every run. To have more load,
+let sessions begin closer to each other (`timed`): a time scale would shorten pauses below what answers take.
 Yao et al., "tau-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains", 2024, and
 github.com/sierra-research/tau-bench.
 """
@@ -24,12 +25,14 @@ NAME = "tau-bench"
 TOOLS = "taubench_airline_tools.json"
 SESSION_GAP_S = 12.0
 """Mean time between two sessions: about one request per second."""
-TURN_GAP_S = 10.0
-"""Mean time between two turns of a session."""
+PAUSE_S = (0.4, 1.6)
+"""Between two turns of a session, beside the answer: least, and mean of what comes on top."""
+TOKENS_PER_S = 40.0
+"""Speed at which answers are generated."""
 _SEED = 1
 NOTE = (
     "The sessions have no times: they begin as a Poisson process, "
-    f"{SESSION_GAP_S:g} s apart, turns {TURN_GAP_S:g} s apart (means, before the time scale)."
+    f"{SESSION_GAP_S:g} s apart on average, turns {sum(PAUSE_S):g} s after an answer."
 )
 
 
@@ -46,24 +49,40 @@ def read(path: Path, block_tokens: int = 64, copies: int = 1) -> Trace:
     """
     sessions, problems = each_line(path, _session)
     tools = _tools(path.with_name(TOOLS))
-    draw = random.Random(_SEED)
     arrivals: list[Arrival] = []
-    start = 0.0
     for copy in range(copies):
         for number, messages in enumerate(sessions):
             session = copy * len(sessions) + number + 1
             if copy:
                 messages = _another_customer(messages, copy)
-            start += draw.expovariate(1 / SESSION_GAP_S)
-            at = start
             for turn, message in enumerate(messages):
                 if turn and message["role"] == "assistant":
                     body = {"model": "agent", "messages": messages[:turn], "tools": tools}
-                    arrivals.append(arrival(at, CHAT, body, _answer(message), block_tokens, session))
-                    at += draw.expovariate(1 / TURN_GAP_S)
-    arrivals.sort(key=lambda one: one.at)
+                    arrivals.append(arrival(0.0, CHAT, body, _answer(message), block_tokens, session))
+    arrivals = timed(arrivals, SESSION_GAP_S)
     notes = [NOTE] if copies == 1 else [NOTE, f"Each session comes {copies} times, with other customers."]
     return Trace(path.stem, arrivals, block_tokens, notes=notes, problems=problems)
+
+
+def timed(arrivals: list[Arrival], session_gap_s: float) -> list[Arrival]:
+    """The requests of sessions that begin `session_gap_s` apart on average, in order of time.
+
+    Each session's requests must be in order; sessions begin in the order of their numbers.
+    """
+    draw = random.Random(_SEED)
+    sessions: dict[int, list[Arrival]] = {}
+    for one in arrivals:
+        sessions.setdefault(one.session, []).append(one)
+    least, mean = PAUSE_S
+    start = 0.0
+    found: list[Arrival] = []
+    for number in sorted(sessions):
+        start += draw.expovariate(1 / session_gap_s)
+        at = start
+        for one in sessions[number]:
+            found.append(one._replace(at=at))
+            at += one.output_tokens / TOKENS_PER_S + least + draw.expovariate(1 / mean)
+    return sorted(found, key=lambda one: one.at)
 
 
 def _session(line: bytes) -> list[dict[str, Any]]:

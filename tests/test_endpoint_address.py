@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.pool.address import normalise, normalise_all
+from extproc.address import parse_endpoint, parse_endpoints
 
 
 @pytest.mark.parametrize(
@@ -23,37 +23,37 @@ from extproc.pool.address import normalise, normalise_all
     ],
 )
 def test_an_address_has_one_spelling(written: str, canonical: str) -> None:
-    assert normalise(written) == canonical
-    assert normalise(canonical) == canonical
+    assert parse_endpoint(written) == canonical
+    assert parse_endpoint(canonical) == canonical
 
 
 @pytest.mark.parametrize(
     ("written", "fault"),
     [
-        ("10.0.0.7", "expected ip:port"),
-        ("", "expected ip:port"),
-        (":8000", "expected ip:port"),
+        ("10.0.0.7", "must be ip:port"),
+        ("", "must be ip:port"),
+        (":8000", "must be an IP address and port"),
         ("10.0.0.7:", "port ''"),
         ("10.0.0.7:0", "port '0'"),
         ("10.0.0.7:65536", "port '65536'"),
         ("10.0.0.7:-1", "port '-1'"),
         ("10.0.0.7:80a", "port '80a'"),
         ("10.0.0.7:٨٠", "port '٨٠'"),
-        ("10.0.0.07:80", "'10.0.0.07' is not an IP address"),
-        ("10.0.0:80", "'10.0.0' is not an IP address"),
-        ("engine-0.llama:8000", "'engine-0.llama' is not an IP address"),
-        ("[10.0.0.7]:80", "is not an IP address"),
-        (" 10.0.0.7:80", "is not an IP address"),
+        ("10.0.0.07:80", "'10.0.0.07' is not an IPv4 address"),
+        ("10.0.0:80", "'10.0.0' is not an IPv4 address"),
+        ("engine-0.llama:8000", "must be an IP address"),
+        ("[10.0.0.7]:80", "is not an IPv6 address"),
+        (" 10.0.0.7:80", "must be an IP address"),
         ("2001:db8::7:8000", "in brackets"),
         ("[fe80::1%eth0]:80", "zone"),
-        ("0.0.0.0:80", "nothing can be sent"),
-        ("[::]:80", "nothing can be sent"),
-        ("224.0.0.1:80", "nothing can be sent"),
+        ("0.0.0.0:80", "can be connected to"),
+        ("[::]:80", "can be connected to"),
+        ("224.0.0.1:80", "can be connected to"),
     ],
 )
 def test_what_is_not_an_address_is_refused_by_its_value_and_fault(written: str, fault: str) -> None:
     with pytest.raises(ValueError) as refused:
-        normalise(written)
+        parse_endpoints([written])
     assert repr(written) in str(refused.value)
     assert fault in str(refused.value)
 
@@ -61,13 +61,13 @@ def test_what_is_not_an_address_is_refused_by_its_value_and_fault(written: str, 
 @pytest.mark.parametrize("value", [8000, None, 1.5, ["10.0.0.7:80"], {"ip": "10.0.0.7"}, b"10.0.0.7:80"])
 def test_what_is_not_text_is_refused_by_its_value(value: object) -> None:
     with pytest.raises(ValueError) as refused:
-        normalise(value)
+        parse_endpoints([value])
     assert repr(value) in str(refused.value)
 
 
 def test_an_address_written_twice_counts_once_and_the_order_stays() -> None:
     written = ["10.0.0.9:80", "[::0001]:80", "10.0.0.9:080", "10.0.0.1:80", "[::1]:80"]
-    assert normalise_all(written) == ("10.0.0.9:80", "[::1]:80", "10.0.0.1:80")
+    assert parse_endpoints(written) == ("10.0.0.9:80", "[::1]:80", "10.0.0.1:80")
 
 
 @given(st.ip_addresses(v=4) | st.ip_addresses(v=6), st.integers(1, 65535))
@@ -77,6 +77,6 @@ def test_the_canonical_spelling_is_the_same_address(
     written = f"[{ip.exploded}]:{port}" if ip.version == 6 else f"{ip}:{port}"
     if ip.is_multicast or ip.is_unspecified:
         return
-    host, _, canonical_port = normalise(written).rpartition(":")
+    host, _, canonical_port = parse_endpoint(written).rpartition(":")
     assert ipaddress.ip_address(host.strip("[]")) == ip
     assert int(canonical_port) == port
