@@ -112,4 +112,4 @@ API = Api(
     _content,
     opening=(*_STATE, "instructions"),
 )
-"""OpenAI's /v1/responses and /v1/responses/input_tokens."""
+"""OpenAI's /v1/responses, /v1/responses/input_tokens and /v1/responses/compact."""
