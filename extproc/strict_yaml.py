@@ -3,8 +3,7 @@
 Refused, because each has silently changed what somebody's file meant: a key given twice (YAML keeps the
 last), anchors, aliases and merge keys (they also make a short file expand to gigabytes), tags, keys that are
 not text (`on:` is the truth value True in YAML 1.1), nesting deeper than `MAX_DEPTH`, and control characters
-or halves of surrogate pairs in a text (nothing here needs them; a terminal obeys the first and no encoder takes
-the second).
+and halves of surrogate pairs (terminals obey the former, no encoder takes the latter).
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def read(text: str) -> Document:
         ) from None
     except (ValueError, OverflowError):
         # PyYAML's own slip on "\\U00110000" and beyond.
-        mark = None if loader is None else loader.get_mark()  # type: ignore[no-untyped-call]
+        mark = None if loader is None else loader.get_mark()
         raise YamlError(
             "not valid YAML: an escape (\\U) stands for no character",
             mark.line + 1 if mark else None,
@@ -165,7 +164,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, path: Path, lines: dict[Pa
     return found
 
 
-def _refuse_unprintable(node: yaml.ScalarNode) -> None:
+def _refuse_unprintable(node: yaml.Node) -> None:
     found = _UNPRINTABLE.search(node.value)
     if found is not None:
         _refuse(f"the character {found[0]!r} is not accepted in a text", node.start_mark)

@@ -54,7 +54,8 @@ async def moments(path: Path, every_seconds: float) -> AsyncGenerator[None, None
         except FileNotFoundError:
             continue  # a directory has vanished since it was looked for
         except (OSError, RuntimeError) as error:
-            # Most often the limit on inotify watches; RuntimeError is the watcher's own. Looking now and then still works.
+            # Most often the limit on inotify watches; RuntimeError is the watcher's own failure. Looking now
+            # and then still works.
             blind = True
             _log.warning("file is not watched, it is read now and then", path=str(path), error=str(error))
 

@@ -350,6 +350,11 @@ class TestTextThatIsNotTaken:
             ("a: 2024-13-45\n", "f.yaml:1:4: '2024-13-45' cannot be read"),
             (f"a: {'9' * 5000}\n", "f.yaml:1:4: '9999"),
             ("[" * 100_000, "f.yaml:1:33: nested deeper than 32 levels"),
+            ('a: "\\U00110000"\n', "f.yaml:1:7: not valid YAML: an escape"),
+            ('a: "\\UFFFFFFFF"\n', "f.yaml:1:7: not valid YAML: an escape"),
+            ('"a\\e[31m\\nb": 1\n', "f.yaml:1:1: the character '\\x1b' is not accepted"),
+            ("a:\n- |\n  two\n  lines\n", "f.yaml:2:3: the character '\\n' is not accepted"),
+            ('a: {b: "\\ud800"}\n', "f.yaml:1:8: the character '\\ud800' is not accepted"),
         ],
     )
     def test_it_is_refused_with_its_place(self, text: str, said: str) -> None:
@@ -360,6 +365,12 @@ class TestTextThatIsNotTaken:
             f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(20)
         )
         assert "anchors (&) and aliases (*) are not accepted" in complaint(bomb)
+
+    @given(st.integers(0, 0xFFFFFFFF))
+    def test_what_an_escape_stands_for_can_be_printed_or_is_refused(self, number: int) -> None:
+        text = one_pool(f'match: {{route: "a\\U{number:08x}"}}')
+        with suppress(ConfigError):
+            assert parse(text, "f.yaml").model_dump_json().encode()
 
     @given(st.text(max_size=200) | st.text(alphabet="ab:-[]{}&*!|>'\"# \n\t0123456789.,?%@`<", max_size=60))
     def test_any_text_is_a_configuration_or_refused_as_one(self, text: str) -> None:

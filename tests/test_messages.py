@@ -212,3 +212,11 @@ def test_a_message_with_two_requests_is_read_as_the_parser_reads_it() -> None:
     event = messages.decode(first.SerializeToString() + second.SerializeToString())
     assert isinstance(event, RequestBody)
     assert event.body == b"second"
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize("around", [b"", b"\x0a"], ids=["outer", "inner"])
+def test_a_length_without_end_is_refused_in_no_time(around: bytes) -> None:
+    begun = b"\x1a" if not around else b"\x1a\xff\xff\xff\x07" + around
+    with pytest.raises(DecodeError):
+        messages.decode(begun + b"\xff" * 4_000_000)

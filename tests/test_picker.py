@@ -97,6 +97,25 @@ def test_the_count_moves_to_the_endpoint_that_served_and_the_first_choice_is_in_
     assert first(router.pin(chat("hello"))) == home
 
 
+def test_the_endpoint_that_served_is_known_however_it_is_spelt() -> None:
+    router = Router('pools: [{name: a, endpoints: {static: ["[2001:db8::1]:80"]}}]')
+    pick = router.pin(b"")
+    pick.answered("[2001:DB8:0::1]:080", 200)
+    assert not next(router.pools.states()).suspects
+    assert router.in_flight() == {"a": {"[2001:db8::1]:80": 1}}
+
+
+@pytest.mark.parametrize("served", ["2001:db8::1:80", "envoy://internal", "10.0.0.1", 'evil"\n\x1b:80', ":"])
+def test_what_is_no_address_says_nothing_of_who_served(served: str) -> None:
+    router = Router(ONE_POOL)
+    pick = router.pin(b"")
+    before = router.in_flight()
+    pick.answered(served, 200)
+    assert router.in_flight() == before
+    assert not next(router.pools.states()).suspects
+    assert router.count("extproc_served_total", pool="llama", outcome="none") == 1
+
+
 def test_a_gateway_that_does_not_say_who_served_puts_nobody_in_doubt() -> None:
     router = Router(ONE_POOL)
     pick = router.pin(chat("hello"))

@@ -307,3 +307,24 @@ async def test_a_file_that_cannot_be_watched_is_read_now_and_then(
             for _ in range(3):
                 await asyncio.wait_for(anext(signs), LONG_ENOUGH)
     assert [event["log_level"] for event in logged] == ["warning"]
+
+
+async def test_a_watcher_that_fails_by_its_own_fault_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("error in underlying watcher")
+
+    monkeypatch.setattr(watchfiles.main, "RustNotify", fail)
+    async with aclosing(moments(tmp_path / "f.yaml", every_seconds=0.01)) as signs:
+        for _ in range(3):
+            await asyncio.wait_for(anext(signs), LONG_ENOUGH)
+
+
+async def test_a_place_that_cannot_be_told_is_looked_at_now_and_then(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path in (loop, loop / "f.yaml", tmp_path / ("x" * 300) / "f.yaml"):
+        async with aclosing(moments(path, every_seconds=0.01)) as signs:
+            for _ in range(3):
+                await asyncio.wait_for(anext(signs), LONG_ENOUGH)

@@ -149,3 +149,19 @@ def test_endpoints_in_a_file_are_followed_and_until_it_exists_the_pool_is_unknow
         assert router.metric('extproc_endpoints{pool="a",state="eligible"}') == 2
         (tmp_path / "eps.yaml").write_text("- 10.0.0.1:80\n")
         router.until(lambda: router.metric('extproc_endpoints{pool="a",state="eligible"}') == 1)
+
+
+def test_sighup_while_it_starts_is_no_reason_to_end(tmp_path: Path) -> None:
+    ports = free_ports(3)
+    path = tmp_path / "router.yaml"
+    path.write_text(configuration(ports))
+    with subprocess.Popen([*SERVE, str(path)], stderr=subprocess.PIPE, text=True) as process:
+        router = Serving(process, ports[2])
+        status = Path(f"/proc/{process.pid}/status")
+        hangup = 1 << signal.SIGHUP - 1
+        try:
+            router.until(lambda: bool(int(status.read_text().partition("SigIgn:")[2].split()[0], 16) & hangup))
+            process.send_signal(signal.SIGHUP)
+            router.wait_for("serving")
+        finally:
+            process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.address import parse_address
+from extproc.messages import BodyMode
 from extproc.server import HEALTH_SERVICES, LIVENESS, SERVICE, ListenError, Server
 from extproc.stream import Answer, Exchange, Question
 
@@ -210,3 +212,46 @@ async def test_an_address_in_use_is_named() -> None:
         with pytest.raises(ListenError, match=address):
             async with serving(Seen(), address):
                 pass
+
+
+async def test_a_drain_cuts_no_reply_that_was_begun() -> None:
+    seen = Seen()
+    whole = 8 << 20
+    async with serving(seen, max_message_bytes=2 * whole) as (server, channel):
+        call = process(channel)
+        begun = headers(end=False)
+        begun.protocol_config.request_body_mode = BodyMode.FULL_DUPLEX_STREAMED
+        await call.write(begun)
+        last = body(b"x" * whole)
+        last.request_body.end_of_stream = True
+        await call.write(last)
+        # Nothing is read yet: the replies fill what the connection takes, and the stream waits to write more.
+        await until(lambda: seen.pins)
+        drain = asyncio.create_task(server.drain(0.1, 10))
+        await asyncio.sleep(0.3)
+        given_back = 0
+        while (reply := await call.read()) is not grpc.aio.EOF:
+            given_back += len(reply.request_body.response.body_mutation.streamed_response.body)
+        assert given_back == whole
+        assert await call.code() is grpc.StatusCode.OK
+        await drain
+
+
+async def test_a_unix_socket_that_is_served_is_not_taken_over_and_a_stale_one_is(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    seen = Seen()
+    async with serving(seen, f"unix:{path}") as (_, channel):
+        with pytest.raises(ListenError, match=f"unix:{path}: another process"):
+            async with serving(Seen(), f"unix:{path}"):
+                pass
+        call = process(channel)
+        await call.write(headers(end=True))
+        assert (await call.read()).HasField("request_headers")
+
+
+@pytest.mark.parametrize("name", ["a b", "%41", "a?b", "a#b", "a,b"])
+async def test_a_unix_socket_has_the_name_that_was_written(name: str, tmp_path: Path) -> None:
+    async with serving(Seen(), f"unix:{tmp_path}/{name}"):
+        assert os.listdir(tmp_path) == [name]

@@ -27,13 +27,13 @@ def command(path: Path) -> None:
     Exit codes: 0 drained, 1 an address cannot be listened on, 2 the configuration or the command line is
     wrong.
     """
+    # Until the reloader listens, whose first act is to look at the file: by default the signal is deadly.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
     from extproc import logs
     from extproc.config import ConfigError, load
     from extproc.run import run
     from extproc.server import ListenError
-
-    # Until the reloader listens, whose first act is to look at the file: by default the signal is deadly.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     try:
         config = load(path)

@@ -100,6 +100,7 @@ def failed(outcomes: list[Outcome]) -> list[Outcome]:
     return [outcome for outcome in outcomes if not outcome.served]
 
 
+@CROSSED
 async def test_an_engine_killed_under_load_costs_only_the_replies_it_had_begun(
     stacks: Stacks, exchange: Exchange, http: Http
 ) -> None:

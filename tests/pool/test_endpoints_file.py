@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from extproc import strict_yaml
 from extproc.pool.discovery import file
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
@@ -48,6 +49,10 @@ def test_a_list_or_a_mapping_with_one_is_read(
         (b"[", "not YAML"),
         (b"\xff\xfe\x00", "not YAML"),
         (b"- !!python/object/apply:os.getcwd []", "eps.yaml"),
+        (b'- "\\U00110000"', "not YAML"),
+        (b'- "\\UFFFFFFFF"', "not YAML"),
+        (b'- "\\ud800"', "not YAML"),
+        (b"#" * (file.MAX_BYTES + 1), "larger than 4194304 bytes"),
     ],
 )
 def test_a_bad_file_is_refused_by_its_name_and_fault(tmp_path: Path, content: bytes, fault: str) -> None:
@@ -175,3 +180,44 @@ async def test_what_is_written_without_a_change_is_not_told(tmp_path: Path) -> N
         replace(path, f"- {B}")
         assert await said.change() == (B,)
         assert said.changes.empty()
+
+
+@pytest.mark.parametrize("bad", ["loop of links", "name too long", "no text"])
+async def test_whatever_stands_in_its_place_a_good_file_is_taken_afterwards(tmp_path: Path, bad: str) -> None:
+    path = tmp_path / "eps.yaml"
+    if bad == "loop of links":
+        path.symlink_to(path)
+    elif bad == "name too long":
+        path.symlink_to("x" * 300 + "/eps.yaml")
+    else:
+        path.write_text('- "\\UFFFFFFFF"')
+    async with watching(path) as said:
+        assert str(path) in await said.error()
+        replace(path, f"- {A}")
+        assert await said.change() == (A,)
+
+
+async def test_a_file_that_stays_as_it_is_is_not_parsed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "eps.yaml"
+    path.write_text(f"- {A}")
+    parsed: list[str] = []
+
+    def parse(text: str) -> strict_yaml.Document:
+        parsed.append(text)
+        return read_yaml(text)
+
+    async def looks(_path: Path, _seconds: float) -> AsyncIterator[None]:
+        for content in (None, None, "- bad", None, f"- {A}", None, "", f"- {A}"):
+            if content is not None:
+                path.unlink() if not content else path.write_text(content)
+            yield
+
+    read_yaml = strict_yaml.read
+    monkeypatch.setattr(strict_yaml, "read", parse)
+    monkeypatch.setattr(file, "moments", looks)
+    said = Watched()
+    await file.watch(path, said.changes.put_nowait, said.errors.put_nowait)
+    assert parsed == [f"- {A}", "- bad", f"- {A}", f"- {A}"]
+    assert (said.changes.qsize(), said.errors.qsize()) == (1, 2)
