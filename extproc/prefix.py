@@ -27,6 +27,7 @@ body that names its scope last can be hashed before the scope is known.
 Nothing here is cryptographic: who crafts colliding content shares an engine, and nothing else.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -55,10 +56,12 @@ class BlockKeys(NamedTuple):
     """Block keys from shallow to deep.
 
     `keys` are unsigned 64-bit integers; `ends` says for each how many bytes of content it covers.
+    `segments` are the numbers of keys after which a closed segment, such as a message, ends.
     """
 
     keys: list[int]
     ends: list[int]
+    segments: Sequence[int] = ()
 
 
 def block_keys(prompt: Prompt, limit: int | None = None) -> BlockKeys:
@@ -74,6 +77,7 @@ def block_keys(prompt: Prompt, limit: int | None = None) -> BlockKeys:
     scope = prompt.scope.digest()
     keys: list[int] = []
     ends: list[int] = []
+    segments: list[int] = []
     chain, offset, left = _SEED, 0, limit
     for index, (tag, data, closed) in enumerate(prompt.content):
         if left is not None:
@@ -100,9 +104,11 @@ def block_keys(prompt: Prompt, limit: int | None = None) -> BlockKeys:
                 chain = xxh3_64_intdigest(view[start:], chain)
             keys.append(chain ^ scope)
             ends.append(offset)
+        if closed:
+            segments.append(len(keys))
         if left == 0:
             break
-    return BlockKeys(keys, ends)
+    return BlockKeys(keys, ends, segments)
 
 
 def _first(tag: bytes, data: bytes, limit: int) -> tuple[bytes, int]:

@@ -64,7 +64,7 @@ def test_the_keys_of_a_text_that_is_cut_are_the_first_of_the_whole_texts(
 
 @given(contents)
 def test_ends_say_how_much_content_each_key_covers(content: list[Segment]) -> None:
-    keys, ends = block_keys(prompt_of(*content))
+    keys, ends, _ = block_keys(prompt_of(*content))
     assert len(keys) == len(ends)
     assert ends == sorted(ends)
     assert not ends or ends[-1] == sum(len(segment.data) for segment in content)
@@ -96,17 +96,19 @@ def test_what_follows_a_shared_system_prompt_is_told_apart_by_little_text(
 
 def test_text_without_a_whole_block_has_a_key_only_if_it_is_closed() -> None:
     assert len(block_keys(prompt_of(message("hi"))).keys) == 1
-    assert block_keys(prompt_of(message("hi", closed=False))) == BlockKeys([], [])
-    assert len(block_keys(prompt_of(message("")))) == 2
-    assert block_keys(prompt_of(message("", closed=False))) == BlockKeys([], [])
+    assert block_keys(prompt_of(message("hi", closed=False))) == BlockKeys([], [], [])
+    assert len(block_keys(prompt_of(message(""))).keys) == 1
+    assert block_keys(prompt_of(message("", closed=False))) == BlockKeys([], [], [])
 
 
 def test_a_segment_that_ends_with_a_whole_block_has_one_key_for_it() -> None:
-    assert block_keys(prompt_of(message("x" * 64))) == block_keys(prompt_of(message("x" * 64, closed=False)))
+    whole, open_ended = (block_keys(prompt_of(message("x" * 64, closed=closed))) for closed in (True, False))
+    assert whole.keys == open_ended.keys
+    assert (whole.segments, open_ended.segments) == ([1], [])
 
 
 def test_no_content_has_no_keys() -> None:
-    assert block_keys(prompt_of()) == BlockKeys([], [])
+    assert block_keys(prompt_of()) == BlockKeys([], [], [])
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200), st.integers(0, 200))
@@ -144,14 +146,16 @@ def test_prompts_that_agree_up_to_the_limit_have_the_same_keys(
     start: str, one: str, other: str, closed: bool
 ) -> None:
     whole = block_keys(prompt_of(message(start)), limit=100)
-    assert block_keys(prompt_of(message(start + one), message(other)), limit=100) == whole
-    assert block_keys(prompt_of(message(start + other, closed=closed)), limit=100) == whole
+    longer = block_keys(prompt_of(message(start + one), message(other)), limit=100)
+    assert longer.keys == whole.keys
+    cut = block_keys(prompt_of(message(start + other, closed=closed)), limit=100)
+    assert cut.keys == whole.keys
     assert whole.ends[-1] == len(start.encode())
 
 
 @given(st.lists(characters, min_size=1, max_size=5), st.integers(1, 2000))
 def test_the_limit_counts_characters_of_all_messages(texts: list[str], limit: int) -> None:
-    keys, ends = block_keys(prompt_of(*map(message, texts)), limit=limit)
+    keys, ends, _ = block_keys(prompt_of(*map(message, texts)), limit=limit)
     assert keys
     assert ends[-1] == len("".join(texts)[:limit].encode())
 
@@ -224,3 +228,10 @@ def test_a_long_text_shares_its_keys_with_what_continues_it(letter: str) -> None
     long = block_keys(prompt_of(Segment(b"text", (text + "and more").encode(), True)))
     assert len(short.keys) > 70
     assert long.keys[: len(short.keys)] == short.keys
+
+
+def test_the_keys_at_which_messages_end_are_told() -> None:
+    content = prompt_of(message("system " * 100), message("user " * 50), message("cut", closed=False))
+    keys = block_keys(content)
+    ends = [keys.ends[count - 1] for count in keys.segments]
+    assert ends == [700, 950]

@@ -160,7 +160,9 @@ def test_sighup_while_it_starts_is_no_reason_to_end(tmp_path: Path) -> None:
         status = Path(f"/proc/{process.pid}/status")
         hangup = 1 << signal.SIGHUP - 1
         try:
-            router.until(lambda: bool(int(status.read_text().partition("SigIgn:")[2].split()[0], 16) & hangup))
+            router.until(
+                lambda: bool(int(status.read_text().partition("SigIgn:")[2].split()[0], 16) & hangup)
+            )
             process.send_signal(signal.SIGHUP)
             router.wait_for("serving")
         finally:

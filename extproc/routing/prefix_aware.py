@@ -59,7 +59,7 @@ class PrefixAware:
             ranking = self._rank(chain[depth], endpoints)
             return SHED if ranking is None else _pick(ranking, endpoints, depth)
         # All endpoints and not just the eligible: a suspect must not shift the depth of every prefix.
-        sight = self.depths.look(chain, len(endpoints))
+        sight = self.depths.look(chain, len(endpoints), keys.segments)
         depth = sight.depth
         ranking = self._rank(chain[depth], endpoints)
         if ranking is None:

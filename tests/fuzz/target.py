@@ -40,7 +40,7 @@ def check(data: bytes) -> None:
     assert len(prompt.content) <= MAX_SEGMENTS, "too many segments"
     assert all(segment.closed for segment in prompt.content[:-1]), "open before the end"
     for limit in LIMITS:
-        keys, ends = block_keys(prompt, limit)
+        keys, ends, _ = block_keys(prompt, limit)
         assert len(keys) == len(ends) <= MAX_KEYS, "too many keys"
         assert all(0 <= key < 1 << 64 for key in keys), "a key is no 64-bit number"
         assert ends == sorted(ends), "ends go back"

@@ -200,36 +200,38 @@ class TestSevenEndpointsAndTwoThousandPrefixes:
 
 
 class TestAnOverloadedFirstChoice:
-    def crowded(self) -> tuple[Router, list[str], list[list[str]]]:
-        """A router, a shared prompt, and conversations begun before the prompt was known as shared."""
+    def crowded(self) -> tuple[Router, str, list[list[str]]]:
+        """A router, where they crowd, and conversations whose first messages begin alike, begun before that
+        was known to be shared.
+        """
         router = Router(4)
-        system = text("shared", 3000)
-        early = [[text(f"early {number}", 600)] for number in range(20)]
-        homes = {router.send(chat(*said, system=system)) for said in early}
+        shared = text("shared", 3000)
+        early = [[shared + text(f"early {number}", 600)] for number in range(20)]
+        homes = {router.send(chat(*said)) for said in early}
         assert len(homes) == 1
         for number in range(200):
-            router.send(chat(text(f"later {number}", 600), system=system))
+            router.send(chat(shared + text(f"later {number}", 600)))
         router.finish_all()
-        return router, [system, homes.pop()], early
+        return router, homes.pop(), early
 
     def test_conversations_crowded_on_one_endpoint_stay_there_while_it_has_room(self) -> None:
-        router, (system, crowded), early = self.crowded()
+        router, crowded, early = self.crowded()
         for said in early:
-            assert router.send(chat(*said, "answer", "and then?", system=system)) == crowded
+            assert router.send(chat(*said, "answer", "and then?")) == crowded
 
     def test_once_it_has_no_room_they_move_to_homes_of_their_own_for_good(self) -> None:
-        router, (system, crowded), early = self.crowded()
+        router, crowded, early = self.crowded()
         full = [router.pool.take(crowded, 0.0) for _ in range(16)]
         moved = {}
         for number, said in enumerate(early):
-            moved[number] = router.send(chat(*said, "answer", "and then?", system=system))
+            moved[number] = router.send(chat(*said, "answer", "and then?"))
         assert crowded not in moved.values()
         assert len(set(moved.values())) == 3
         for token in full:
             token.release()
         router.finish_all()
         again = {
-            number: router.send(chat(*said, "answer", "and then?", "answer", "why?", system=system))
+            number: router.send(chat(*said, "answer", "and then?", "answer", "why?"))
             for number, said in enumerate(early)
         }
         came_back = [number for number in moved if again[number] == crowded]
@@ -273,3 +275,35 @@ def test_a_request_that_is_shed_does_not_count_as_traffic() -> None:
     depths = getattr(strategy, "depths", None)
     assert depths is not None
     assert depths.look(refused.keys, 1).known == []
+
+
+class TestAgentsThatShareASystemPrompt:
+    """A hundred conversations behind one long system prompt, from the first request on."""
+
+    @pytest.mark.parametrize("examples", [0, 2], ids=["system prompt", "and examples"])
+    def test_they_are_spread_and_each_stays_where_it_began(self, examples: int) -> None:
+        router = Router(4)
+        system = text("agents", 70_000)
+        shown = [text(f"example {number}", 500) for number in range(examples)]
+        homes: dict[int, set[str]] = {agent: set() for agent in range(100)}
+        served: Counter[str] = Counter()
+        for turn in range(3):
+            for agent, at in homes.items():
+                said = [text(f"task {agent} {number}", 800) for number in range(2 * turn + 1)]
+                home = router.send(chat(*shown, *said, system=system))
+                router.finish_all()
+                at.add(home)
+                served[home] += 1
+        assert [len(at) for at in homes.values()] == [1] * 100
+        assert len(served) == 4
+        assert max(served.values()) <= 0.4 * 300
+
+    def test_a_system_prompt_of_many_keeps_its_own_home_whatever_is_asked(self) -> None:
+        router = Router(4)
+        draw = random.Random(7)
+        homes: dict[int, set[str]] = {app: set() for app in range(50)}
+        for number in range(1000):
+            app = draw.randrange(50)
+            homes[app].add(router.send(chat(text(f"q {number}", 60), system=text(f"app {app}", 900))))
+            router.finish_all()
+        assert [len(at) for at in homes.values()] == [1] * 50

@@ -41,7 +41,7 @@ class RadixTree(Policy):
         if addresses is not self._of:
             self._of = addresses
             self._index.forget_all_but(addresses)
-        keys, ends = request.keys
+        keys, ends, _ = request.keys
         loads = endpoints.in_flight
         low, high = int(loads.min()), int(loads.max())
         if high - low > self._abs and high > self._rel * low:
