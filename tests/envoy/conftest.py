@@ -22,7 +22,7 @@ from extproc.simulation.http import Settings, SimulatedEngine, engines
 from extproc.simulation.presets import PRESETS
 from tests.envoy.client import Http
 from tests.envoy.gateway import Gateway
-from tests.envoy.process import free_port
+from tests.envoy.process import HOST, free_address
 from tests.envoy.router import Router
 
 # Fast enough that the tests wait for the gateway and not for the model.
@@ -94,17 +94,15 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Gateways]:
         key = (engines, routers, sockets, *sorted(options.items(), key=str))
         if key not in running:
             directory = tmp_path_factory.mktemp("envoy")
-            address = "127.0.0.1:{}".format
             running[key] = Gateway(
                 Options(
-                    endpoints=tuple(address(free_port()) for _ in range(engines)),
+                    endpoints=tuple(free_address() for _ in range(engines)),
                     routers=tuple(
-                        f"unix:{directory}/{n}.sock" if sockets else address(free_port())
-                        for n in range(routers)
+                        f"unix:{directory}/{n}.sock" if sockets else free_address() for n in range(routers)
                     ),
-                    listen=address(free_port()),
-                    plain_listen=address(free_port()),
-                    admin=address(free_port()),
+                    listen=free_address(),
+                    plain_listen=free_address(),
+                    admin=free_address(),
                     # Both processes share two cores with the clients and the engines.
                     **{"message_timeout": 5.0, **options},
                 ),
@@ -136,7 +134,7 @@ def stacks(gateways: _Gateways, tmp_path: Path, request: pytest.FixtureRequest) 
     ) -> AsyncIterator[Stack]:
         gateway = gateways(engines, routers, sockets, exchange=exchange, pool=selects, **options)
         async with AsyncExitStack() as cleanup:
-            started = await cleanup.enter_async_context(_engines(gateway, settings))
+            started = await cleanup.enter_async_context(_engines(gateway, replace(settings, host=HOST)))
             made = [
                 Router(
                     listen,

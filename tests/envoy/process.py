@@ -98,19 +98,28 @@ async def eventually(
         await asyncio.sleep(0.01)
 
 
+def _host() -> str:
+    """A loopback address of this run's own: its stacks take their ports again and again, and so do those of
+    another run on this machine. All of 127.0.0.0/8 is loopback on Linux (RFC 1122, section 3.2.1.3).
+    """
+    pid = os.getpid()
+    return f"127.{1 + (pid >> 16)}.{pid >> 8 & 0xFF}.{pid & 0xFF}"
+
+
+HOST = _host()
 _taken: set[int] = set()
 
 
-def free_port() -> int:
-    """A port nobody listens on, below the range from which the kernel gives ports to connections."""
+def free_address() -> str:
+    """An address nobody listens on, its port below those that the kernel gives to connections."""
     while True:
         port = random.randint(20_000, 32_000)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind((HOST, port))
             except OSError:
                 continue
         if port not in _taken:
             _taken.add(port)
-            return port
+            return f"{HOST}:{port}"

@@ -15,7 +15,7 @@ import httpx
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.envoy.process import Process, eventually, free_port
+from tests.envoy.process import Process, eventually, free_address
 
 
 @cache
@@ -32,7 +32,7 @@ class Router:
     def __init__(self, listen: str, directory: Path, pool: dict[str, Any], **settings: Any) -> None:
         self.listen = listen
         directory.mkdir(parents=True, exist_ok=True)
-        self._metrics = f"127.0.0.1:{free_port()}"
+        self._metrics = free_address()
         self._config = directory / "extproc.yaml"
         self._config.write_text(
             yaml.safe_dump(

@@ -14,6 +14,7 @@ from aiohttp import web
 from extproc.envoy_config import Exchange
 from tests.envoy.client import Http, client
 from tests.envoy.conftest import FAST, Stack, Stacks
+from tests.envoy.process import HOST
 from tests.envoy.traffic import ask, chat, digest, text
 
 MIB = 1024 * 1024
@@ -137,7 +138,7 @@ async def test_a_websocket_is_opened(stacks: Stacks, exchange: Exchange) -> None
             runner = web.AppRunner(app, shutdown_timeout=0.1)
             await runner.setup()
             cleanup.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, "127.0.0.1", engine.port).start()
+            await web.TCPSite(runner, HOST, engine.port).start()
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(f"{stack.url}/v1/realtime") as socket,
