@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from extproc.address import parse_endpoints
 from extproc.pool.health import PassiveHealth
 from extproc.pool.ledger import Ledger, Token
-from extproc.pool.reports import EngineReports
+from extproc.pool.reports import EngineReport, EngineReports
 from extproc.pool.snapshot import Snapshot
 
 ADDRESS_SEED = 0x7761726D
@@ -117,9 +117,9 @@ class Pool:
         """Whether `address` is suspect and a probe of it is under way."""
         return self._health.probing(address)
 
-    def report(self, address: str, running_plus_waiting: int, now: float) -> None:
-        """The engine at `address` says how many requests it runs and holds waiting. See `reports` for the
-        rule.
+    def report(self, address: str, report: EngineReport, now: float) -> None:
+        """The engine at `address` was read at `now`. See `reports` for what is made of it. Ignored for an
+        address that is not in the pool.
         """
         index = self._index.get(address)
         if index is None:
@@ -128,7 +128,7 @@ class Pool:
             self._reports = EngineReports()
             self._reports.set_addresses(self._addresses)
         picks = int(self._ledger.picks(self._slots[index : index + 1])[0])
-        self._reports.put(address, running_plus_waiting, picks, now)
+        self._reports.put(address, report.running + report.waiting, picks, now)
 
     def in_flight(self) -> dict[str, int]:
         """Own in-flight counts by address: every endpoint of the pool, and others while requests run on

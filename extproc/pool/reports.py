@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 REPORT_LIFETIME = 5.0
 """Seconds that a report counts. Engines are read each second; when that stops, an old figure must not mark
 an endpoint as busy for ever."""
+
+
+class EngineReport(NamedTuple):
+    """What an engine says of itself at one moment. Totals are since it began; 0 where it does not say."""
+
+    running: int
+    """Requests in the batch."""
+    waiting: int
+    """Requests in its queue."""
+    kv_usage: float = 0.0
+    """Fraction of KV cache blocks that running requests hold, 0 to 1."""
+    computed_tokens: float = 0.0
+    """Prompt tokens computed so far, those found in the cache not counted."""
+    prefills: float = 0.0
+    """Requests prefilled so far."""
+    prefill_s: float = 0.0
+    """Seconds spent in prefills so far."""
+    queried_tokens: float = 0.0
+    """Prompt tokens looked up in the prefix cache so far."""
+    hit_tokens: float = 0.0
+    """Of those, found."""
 
 
 class EngineReports:

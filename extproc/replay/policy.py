@@ -8,28 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
+from extproc.pool.reports import EngineReport
 from extproc.pool.snapshot import Snapshot
 from extproc.replay.arrival import Arrival
 from extproc.replay.candidates.backlog import Work
-from extproc.replay.candidates.least_growth import EngineReport, LeastGrowth
+from extproc.replay.candidates.least_growth import LeastGrowth
 from extproc.routing import Strategy
-
-
-class Report(NamedTuple):
-    """What an engine's metrics page says at one moment."""
-
-    running: int
-    waiting: int
-    kv_usage: float
-    """Fraction of KV cache blocks that running requests hold."""
-    computed_tokens: int = 0
-    """Prompt tokens computed so far."""
-    prefills: int = 0
-    """Requests whose prefill has begun so far."""
-    prefill_s: float = 0.0
-    """Seconds in which a prefill ran so far."""
 
 
 class Policy:
@@ -48,7 +34,7 @@ class Policy:
     def ended(self, request: Arrival, address: str, now: float) -> None:
         """The response to a request of our own has ended."""
 
-    def reported(self, address: str, report: Report, now: float) -> None:
+    def reported(self, address: str, report: EngineReport, now: float) -> None:
         """An engine's metrics were read."""
 
     def heard(self, picks: list[tuple[Arrival, str, float]], now: float) -> None:
@@ -96,10 +82,9 @@ class Learning(Policy):
         """As in `Policy`."""
         self.strategy.ended(self._works.pop(id(request)), now)
 
-    def reported(self, address: str, report: Report, now: float) -> None:
+    def reported(self, address: str, report: EngineReport, now: float) -> None:
         """As in `Policy`."""
-        known = EngineReport(report.waiting, report.computed_tokens, report.prefills, report.prefill_s)
-        self.strategy.reported(address, known, now)
+        self.strategy.reported(address, report, now)
 
     def heard(self, picks: list[tuple[Arrival, str, float]], now: float) -> None:
         """As in `Policy`."""

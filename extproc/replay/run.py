@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from extproc.pool.ledger import Token
 from extproc.pool.pool import Pool
+from extproc.pool.reports import EngineReport
 from extproc.replay.arrival import Arrival, Trace
 from extproc.replay.events import Change
-from extproc.replay.policy import Make, Policy, Report
+from extproc.replay.policy import Make, Policy
 from extproc.simulation.model import Engine, Kind, Request, TooLargeError
 from extproc.simulation.presets import EngineSpec
 
@@ -121,9 +122,9 @@ def replay(trace: Trace, fleet: Fleet, make: Make, progress: Callable[[int], Non
     return _Run(trace, fleet, make).go(progress)
 
 
-def _read(engine: Engine, now: float) -> Report:
+def _read(engine: Engine, now: float) -> EngineReport:
     counters = engine.counters
-    return Report(
+    return EngineReport(
         engine.running,
         engine.waiting,
         engine.kv_usage,
@@ -240,7 +241,7 @@ class _Run:
             policy = replica.policy
             if policy.reads_reports:
                 for address, report in reports:
-                    replica.pool.report(address, report.running + report.waiting, now)
+                    replica.pool.report(address, report, now)
                     policy.reported(address, report, now)
         if self._shares:
             self._share(now)

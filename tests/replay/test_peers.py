@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from extproc.pool.reports import EngineReport
 from extproc.replay.arrival import Arrival
 from extproc.replay.peers.bounded_hash import BoundedHash
 from extproc.replay.peers.fixed_prefix import FixedPrefix
@@ -18,7 +19,7 @@ from extproc.replay.peers.radix_tree import RadixTree
 from extproc.replay.peers.scored import Scored
 from extproc.replay.peers.session_hash import SessionHash
 from extproc.replay.policies import KINDS, PolicyError, parse
-from extproc.replay.policy import Policy, Report
+from extproc.replay.policy import Policy
 from tests.replay.traffic import request, snapshot
 
 IDLE = snapshot([0, 0, 0, 0])
@@ -88,7 +89,7 @@ def test_scores_weigh_match_against_queue_and_cache() -> None:
     policy = Scored()
     (home,) = picks(policy, request(0, [1, 2, 3, 4]))
     assert picks(policy, request(0, [1, 2, 3, 4])) == [home]
-    policy.reported(home, Report(8, 9, 0.9), 1.0)
+    policy.reported(home, EngineReport(8, 9, 0.9), 1.0)
     # 3 x 1/4 of the prompt does not make up for the longest queue and a full cache.
     assert picks(policy, request(0, [1, 7, 8, 9]))[0] != home
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from extproc.pool.reports import EngineReport
 from extproc.pool.snapshot import Snapshot
 from extproc.replay.arrival import Arrival
 from extproc.replay.events import Change, adding, removing
 from extproc.replay.figures import summary
 from extproc.replay.peers.load import LeastInFlight, RoundRobin
 from extproc.replay.policies import parse
-from extproc.replay.policy import Policy, Report
+from extproc.replay.policy import Policy
 from extproc.replay.run import Fleet, Outcome, replay
 from tests.replay.traffic import ENGINE, conversations, request, trace
 
@@ -39,7 +40,7 @@ class Listener(RoundRobin):
     def ended(self, request: Arrival, address: str, now: float) -> None:
         self.ends.append((address, now))
 
-    def reported(self, address: str, report: Report, now: float) -> None:
+    def reported(self, address: str, report: EngineReport, now: float) -> None:
         self.reports.append((address, report, now))
 
     def heard(self, picks: list[tuple[Arrival, str, float]], now: float) -> None:

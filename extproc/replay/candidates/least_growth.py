@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from extproc.pool.reports import EngineReport
 from extproc.pool.snapshot import Snapshot
 from extproc.prefix import BlockKeys
 from extproc.replay.candidates.backlog import REQUEST_TOKENS, Backlog, Speed, Work
@@ -42,21 +43,6 @@ TYPICAL_OVER = 200
 """Requests over which the mean of tokens to compute is taken."""
 CAPACITY_TOKENS = 1 << 20
 """KV cache of an engine that does not say its size."""
-
-
-class EngineReport(NamedTuple):
-    """What the rule needs of an engine's metrics; the last three are totals since it began.
-
-    vLLM: `num_requests_waiting`, `prompt_tokens_total` less
-    `prefix_cache_hits_total`, and count and sum of `request_prefill_time_seconds`. An engine without the last
-    three leaves them 0: the speed stays what it was.
-    """
-
-    waiting: int
-    computed_tokens: float = 0.0
-    """Prompt tokens that were not cached."""
-    prefills: int = 0
-    prefill_s: float = 0.0
 
 
 class Placed(NamedTuple):

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import random
 
+from extproc.pool.reports import EngineReport
 from extproc.pool.snapshot import Snapshot
 from extproc.replay.arrival import Arrival
 from extproc.replay.peers.match_index import MatchIndex
-from extproc.replay.policy import Policy, Report
+from extproc.replay.policy import Policy
 
-_UNKNOWN = Report(0, 0, 0.0)
+_UNKNOWN = EngineReport(0, 0, 0.0)
 
 
 class Scored(Policy):
@@ -30,10 +31,10 @@ class Scored(Policy):
     ) -> None:
         self._weights = (prefix, queue, kv_usage)
         self._index = MatchIndex(capacity)
-        self._reports: dict[str, Report] = {}
+        self._reports: dict[str, EngineReport] = {}
         self._of: tuple[str, ...] = ()
 
-    def reported(self, address: str, report: Report, now: float) -> None:
+    def reported(self, address: str, report: EngineReport, now: float) -> None:
         """As in `Policy`."""
         self._reports[address] = report
 
