@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SECONDS ?= 60
 
-.PHONY: help demo test fuzz lint fmt bench lock clean
+.PHONY: help demo test fuzz lint fmt proto bench lock clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ lint: $(STAMP)  ## ruff and mypy --strict.
 fmt: $(STAMP)  ## Format and apply the safe fixes.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+proto: $(STAMP)  ## Generate the modules of the messages between replicas.
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. extproc/sharing/picks.proto
 
 bench: $(STAMP)  ## Latency and CPU of the router beside Envoy alone, a Go server and a bare handler.
 	$(BIN)/python -m bench.latency

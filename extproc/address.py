@@ -6,6 +6,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 
@@ -106,6 +107,31 @@ def parse_endpoints(values: Iterable[object]) -> tuple[str, ...]:
     Raises ValueError that names the first value that is none and says what is wrong.
     """
     return tuple(dict.fromkeys(_endpoint(value) for value in values))
+
+
+@lru_cache(maxsize=1024)
+def named_in(subset: tuple[str, ...], endpoints: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `endpoints` (canonical) that `subset` names by `ip:port`, or by `ip` for every port of it.
+
+    What names nothing that is an endpoint counts as not said. Cached: a gateway says the same few over and
+    over.
+    """
+    exact, hosts = set(), set()
+    for text in subset:
+        try:
+            exact.add(parse_endpoint(text))
+        except ValueError:
+            hosts.add(_host(text))
+    return tuple(one for one in endpoints if one in exact or one.rpartition(":")[0] in hosts)
+
+
+def _host(text: str) -> str:
+    """An IP address alone as it stands in a canonical endpoint; empty if it is none."""
+    bare = text.removeprefix("[").removesuffix("]")
+    try:
+        return f"[{_ip(bare, 6)}]" if ":" in bare else _ip(bare, 4)
+    except ValueError:
+        return ""
 
 
 def _endpoint(value: object) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -103,11 +103,45 @@ def _balance(value: object) -> object:
     return value
 
 
+def _engine_metrics(value: object) -> object:
+    if value is True:
+        return EngineMetricsConfig()
+    if value is False:
+        return None
+    if value is None:
+        raise ValueError("must be true, false or a mapping, whose keys may all be left out")
+    return value
+
+
+def _own_tcp_address(value: object) -> Address:
+    address = _listen_address(value)
+    if address.is_unix:
+        raise ValueError("must be host:port or [v6]:port: other replicas call over TCP")
+    return address
+
+
+def _peer_address(value: object) -> Address:
+    address = _own_tcp_address(value)
+    if not address.port or address.host in ("0.0.0.0", "::"):
+        raise ValueError("must name a host and port that can be called")
+    return address
+
+
 def _pattern(value: object) -> str:
     text = _text_of(value, "a pattern such as llm-*")
     if not text:
         raise ValueError('must not be empty; "*" matches everything')
     return text
+
+
+def _path(value: object, info: ValidationInfo) -> Path | None:
+    """A path as it is written, starting at the configuration's directory where it is relative."""
+    if value is None or isinstance(value, Path):
+        return value
+    text = _text_of(value, "a path")
+    if not text or "\0" in text:
+        raise ValueError("must be a path")
+    return Path((info.context or {}).get("directory", ""), text)
 
 
 def _endpoint(value: object) -> str:
@@ -122,6 +156,10 @@ ListenAddress = Annotated[
 TcpAddress = Annotated[
     Address | None, BeforeValidator(_tcp_address), _AS_TEXT, Allowed("host:port, [v6]:port or null")
 ]
+OwnTcpAddress = Annotated[
+    Address, BeforeValidator(_own_tcp_address), _AS_TEXT, Allowed("host:port or [v6]:port")
+]
+PeerAddress = Annotated[Address, BeforeValidator(_peer_address), _AS_TEXT]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Pattern = Annotated[str, BeforeValidator(_pattern)]
 OptionalPattern = Annotated[
@@ -131,6 +169,9 @@ OptionalPattern = Annotated[
 ]
 Endpoint = Annotated[str, BeforeValidator(_endpoint)]
 Whole = Annotated[int, Strict()]
+Port = Annotated[Whole, Ge(1), Le(65535)]
+_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\z"
+_DNS_NAME = r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?\z"
 
 
 class Strategy(StrEnum):
@@ -241,8 +282,38 @@ class Shed(_Section):
     )
 
 
+_NAMESPACE = Field(
+    default=None,
+    pattern=_DNS_LABEL,
+    description="Its namespace. Absent: that of this process's pod, or of the kubeconfig's context.",
+)
+
+
+class InferencePoolConfig(_Section):
+    """A Kubernetes InferencePool (`inference.networking.k8s.io/v1`)."""
+
+    name: Annotated[str, Allowed("a name: lower-case letters, digits, - and .")] = Field(
+        pattern=_DNS_NAME,
+        description="Its name. Each ready pod that it selects is an endpoint, per target port.",
+    )
+    namespace: Annotated[str | None, Allowed("a name: lower-case letters, digits and -")] = _NAMESPACE
+
+
+class PodsConfig(_Section):
+    """Kubernetes pods, without an InferencePool."""
+
+    selector: Annotated[str, Allowed("a label selector: app=vllm,tier!=test")] = Field(
+        pattern=r"^[A-Za-z0-9._/=!,() -]{1,2000}\z",
+        description="Which pods; each that is ready is an endpoint.",
+    )
+    ports: Annotated[tuple[Port, ...], Allowed("a list of 1 to 8 ports")] = Field(
+        min_length=1, max_length=8, description="The engine's ports; each is an endpoint of its own."
+    )
+    namespace: Annotated[str | None, Allowed("a name: lower-case letters, digits and -")] = _NAMESPACE
+
+
 class EndpointsConfig(_Section):
-    """Where the pool's endpoints come from: exactly one of the two."""
+    """Where the pool's endpoints come from: exactly one of these."""
 
     static: Annotated[tuple[Endpoint, ...] | None, Allowed("a list of ip:port, IPv6 in brackets")] = Field(
         default=None,
@@ -252,6 +323,12 @@ class EndpointsConfig(_Section):
         default=None,
         description="A YAML file with a list of endpoints, watched. A relative path starts at this file's"
         " directory.",
+    )
+    inference_pool: InferencePoolConfig | None = Field(
+        default=None, description="A Kubernetes InferencePool, watched: its ready pods."
+    )
+    pods: PodsConfig | None = Field(
+        default=None, description="Kubernetes pods, watched: those that are ready."
     )
 
     @field_validator("static")
@@ -268,19 +345,95 @@ class EndpointsConfig(_Section):
     @field_validator("file", mode="before")
     @classmethod
     def _relative_to_the_configuration(cls, value: object, info: ValidationInfo) -> Path | None:
-        if value is None:
-            return None
-        if isinstance(value, Path):
-            return value
-        text = _text_of(value, "a path")
-        if not text or "\0" in text:
-            raise ValueError("must be a path")
-        return Path((info.context or {}).get("directory", ""), text)
+        return _path(value, info)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if (self.static is None) == (self.file is None):
-            raise ValueError("must have exactly one of the keys static, file")
+        given = [self.static, self.file, self.inference_pool, self.pods]
+        if sum(one is not None for one in given) != 1:
+            raise ValueError(f"must have exactly one of the keys {', '.join(_aliases(EndpointsConfig))}")
+        return self
+
+
+class EngineTlsConfig(_Section):
+    """How engines that are asked over TLS are verified."""
+
+    ca: Annotated[Path | None, Allowed("a path")] = Field(
+        default=None,
+        description="PEM file with the authorities that issue the engines' certificates, watched. Absent:"
+        " those of the system.",
+    )
+    server_name: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Name that every engine's certificate must be for. Absent: the endpoint's IP address.",
+    )
+    insecure_skip_verify: Annotated[bool, Strict(), Allowed("true or false")] = Field(
+        default=False, description="Accept any certificate. Whoever answers at that address gets the token."
+    )
+
+    @field_validator("ca", mode="before")
+    @classmethod
+    def _relative_to_the_configuration(cls, value: object, info: ValidationInfo) -> Path | None:
+        return _path(value, info)
+
+
+class EngineMetricsConfig(_Section):
+    """How the engines of a pool are asked for their metrics."""
+
+    path: Annotated[str, Allowed("a path that begins with /, in ASCII without spaces or #")] = Field(
+        default="/metrics",
+        pattern=r"^/[!\"$-~]*\z",
+        max_length=1024,
+        description="Where the metrics page is. trtllm-serve: `/prometheus/metrics`.",
+    )
+    port: Annotated[Whole | None, Allowed("a whole number from 1 to 65535")] = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="Port of the metrics page. Absent: the endpoint's own. Triton: 8002.",
+    )
+    scheme: Literal["http", "https"] = Field(default="http", description="How engines are asked.")
+    interval: Annotated[Seconds, Allowed("a duration from 100ms to 1m")] = Field(
+        1.0,
+        ge=0.1,
+        le=60,
+        allow_inf_nan=False,
+        description="Longest time between two reads of an engine that has requests.",
+    )
+    idle_interval: Annotated[Seconds, Allowed("a duration from 100ms to 5m")] = Field(
+        5.0,
+        ge=0.1,
+        le=300,
+        allow_inf_nan=False,
+        description="The same of an engine that has none; at least `interval`.",
+    )
+    timeout: Annotated[Seconds, Allowed("a duration from 50ms to 1m")] = Field(
+        3.0, ge=0.05, le=60, allow_inf_nan=False, description="Longest time that one read may take."
+    )
+    token_file: Annotated[Path | None, Allowed("a path")] = Field(
+        default=None,
+        description="File with a bearer token that engines are shown, watched. A relative path starts at this"
+        " file's directory.",
+    )
+    tls: EngineTlsConfig | None = Field(
+        default=None,
+        description="How engines are verified, with `scheme: https`. Absent: all at its default.",
+    )
+
+    @field_validator("token_file", mode="before")
+    @classmethod
+    def _relative_to_the_configuration(cls, value: object, info: ValidationInfo) -> Path | None:
+        return _path(value, info)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.idle_interval < self.interval:
+            raise ValueError(
+                f"idleInterval ({self.idle_interval:g}s) must not be below interval ({self.interval:g}s)"
+            )
+        if self.tls is not None and self.scheme != "https":
+            raise ValueError("tls needs scheme: https")
         return self
 
 
@@ -305,7 +458,7 @@ class PoolConfig(_Section):
         " it takes to tell the traffic's prefixes apart. Read by PREFIX_AWARE.",
     )
     concurrency_threshold: Whole = Field(
-        default=16,
+        default=256,
         ge=1,
         le=1024,
         description="In-flight requests at which PREFIX_AWARE leaves a prefix's first choice for a less busy"
@@ -321,9 +474,121 @@ class PoolConfig(_Section):
     shed: Shed | None = Field(
         None, description="Refuse requests when all endpoints are full. Absent: never refuse."
     )
-    endpoints: EndpointsConfig = Field(
-        description="Where the endpoints come from: exactly one of static, file."
+    endpoint_subset: Annotated[bool, Strict(), Allowed("true or false")] = Field(
+        default=True,
+        description="Pick only among the endpoints that the gateway's metadata `envoy.lb.subset_hint` names,"
+        " where it names some, and answer 503 if none of them is ready. A client's header is never read.",
     )
+    engine_metrics: Annotated[
+        EngineMetricsConfig | None, BeforeValidator(_engine_metrics), Allowed("true, false or a mapping")
+    ] = Field(
+        default_factory=EngineMetricsConfig,
+        description="Read the engines' own metrics for their load. Where they cannot be read, and with false,"
+        " load is what this router sent. Not read for RANDOM without shed, which asks for no load.",
+    )
+    endpoints: EndpointsConfig = Field(
+        description="Where the endpoints come from: exactly one of these keys."
+    )
+
+
+class RequestLogConfig(_Section):
+    """A log of routed requests that `extproc replay` reads: hashes and lengths, no text."""
+
+    path: Annotated[Path, Allowed("a path")] = Field(
+        description="The file, one per router process; its directory must exist. A relative path starts at"
+        " this file's directory."
+    )
+    max_bytes: Whole = Field(
+        default=256 * 1024 * 1024,
+        ge=1024 * 1024,
+        le=1 << 40,
+        description="Bytes at which a new file begins; the one before gets the ending `.1`.",
+    )
+    files: Whole = Field(default=4, ge=1, le=1000, description="Files kept, the newest included.")
+    secret_file: Annotated[Path | None, Allowed("a path")] = Field(
+        default=None,
+        description="File with 16 random bytes at least, with which block keys are hashed. Logs of several"
+        " routers can be replayed together only with the same ones. Absent: random ones for each process.",
+    )
+    sample: float = Field(default=1.0, gt=0, le=1, description="Share of requests that are logged.")
+
+    @field_validator("path", "secret_file", mode="before")
+    @classmethod
+    def _relative_to_the_configuration(cls, value: object, info: ValidationInfo) -> Path | None:
+        return _path(value, info)
+
+
+class TlsConfig(_Section):
+    """TLS on the ext_proc listener."""
+
+    cert: Annotated[Path | None, Allowed("a path")] = Field(
+        default=None,
+        description="PEM file with the certificate, then its intermediates. Watched, as are the other two. A"
+        " relative path starts at this file's directory.",
+    )
+    key: Annotated[Path | None, Allowed("a path")] = Field(
+        default=None, description="PEM file with the certificate's private key, not encrypted."
+    )
+    client_ca: Annotated[Path | None, Allowed("a path")] = Field(
+        default=None,
+        description="PEM file with certificates of authorities. Clients must then show a certificate that one"
+        " of them issued. Absent: clients show none.",
+    )
+    self_signed: Annotated[bool, Strict(), Allowed("true or false")] = Field(
+        default=False,
+        description="Instead of cert and key, make a pair at start. It encrypts, and proves to nobody who"
+        " answers.",
+    )
+
+    @field_validator("cert", "key", "client_ca", mode="before")
+    @classmethod
+    def _relative_to_the_configuration(cls, value: object, info: ValidationInfo) -> Path | None:
+        return _path(value, info)
+
+    @model_validator(mode="after")
+    def _one_pair(self) -> Self:
+        if self.self_signed and (self.cert or self.key):
+            raise ValueError("selfSigned excludes cert and key: keep one")
+        if not self.self_signed and not (self.cert and self.key):
+            raise ValueError("must have cert and key, or selfSigned: true")
+        return self
+
+
+class SharingConfig(_Section):
+    """Replicas that tell each other their picks."""
+
+    listen: OwnTcpAddress = Field(
+        description="Where other replicas call (gRPC); by TLS, both sides with a certificate, if there is"
+        " `tls`, else in plaintext."
+    )
+    service: Annotated[PeerAddress | None, Allowed("name:port")] = Field(
+        default=None,
+        description="A name that stands for all replicas, such as that of a headless Service, and the port of"
+        " `listen`. Looked up every few seconds; this replica may be among them.",
+    )
+    peers: Annotated[tuple[PeerAddress, ...] | None, Allowed("a list of host:port")] = Field(
+        default=None,
+        description="Instead of service: the replicas, this one among them or not, so that all can have the"
+        " same list.",
+    )
+
+    @field_validator("peers")
+    @classmethod
+    def _some_peer(cls, value: tuple[Address, ...] | None) -> tuple[Address, ...] | None:
+        if value is not None and not value:
+            raise ValueError("must name one replica at least; without any, leave sharing away")
+        return value
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.service is None) == (self.peers is None):
+            raise ValueError("must have exactly one of the keys service, peers")
+        if self.service is not None and self.service.port != self.listen.port:
+            raise ValueError(
+                f"service has port {self.service.port} and listen {self.listen.port}: a headless Service leads"
+                " to the pods themselves, so both must be the same"
+            )
+        return self
 
 
 class Config(_Section):
@@ -332,6 +597,12 @@ class Config(_Section):
     listen: ListenAddress = Field(
         default=Address("127.0.0.1", 9002),
         description="Where the gateway's ext_proc streams come in (gRPC).",
+        json_schema_extra=_AFTER_RESTART,
+    )
+    tls: TlsConfig | None = Field(
+        default=None,
+        description="TLS for `listen`. Absent: plaintext. `health` and `metrics` are plaintext always: the"
+        " kubelet's gRPC probes speak nothing else.",
         json_schema_extra=_AFTER_RESTART,
     )
     health: TcpAddress = Field(
@@ -345,6 +616,9 @@ class Config(_Section):
         json_schema_extra=_AFTER_RESTART,
     )
     log: LogConfig = Field(default_factory=LogConfig, description="What is logged, and how.")
+    request_log: RequestLogConfig | None = Field(
+        None, description="Log every pick in hashes, for `extproc replay`. Absent: off."
+    )
     drain_timeout: Annotated[
         Seconds, Allowed("a duration up to 1h: 10s, 500ms, 2m or a number of seconds")
     ] = Field(
@@ -362,6 +636,11 @@ class Config(_Section):
         " buffers: a larger one fails the stream.",
         json_schema_extra=_AFTER_RESTART,
     )
+    sharing: SharingConfig | None = Field(
+        default=None,
+        description="Tell other replicas which prompts were sent where, in hashes. Absent: off.",
+        json_schema_extra=_AFTER_RESTART,
+    )
     pools: Annotated[tuple[PoolConfig, ...], Allowed("a list with one pool at least")] = Field(
         min_length=1, description="The pools, tried in this order."
     )
@@ -376,15 +655,29 @@ class Config(_Section):
     @model_validator(mode="after")
     def _each_port_its_own(self) -> Self:
         named = [("listen", self.listen), ("health", self.health), ("metrics", self.metrics)]
+        if self.sharing is not None:
+            named.append(("sharing.listen", self.sharing.listen))
         taken = [(key, address) for key, address in named if address is not None]
         problems = [
-            ((key,), f"is {address}, which collides with {other} {earlier}: give each its own")
+            (tuple(key.split(".")), f"is {address}, which collides with {other} {earlier}: give each its own")
             for at, (key, address) in enumerate(taken)
             for other, earlier in taken[:at]
             if address.overlaps(earlier)
         ]
         if problems:
             raise PydanticCustomError("addresses", "addresses collide", {"problems": problems})
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_know_each_other(self) -> Self:
+        if self.sharing is not None and self.tls is not None and self.tls.client_ca is None:
+            said = (
+                "is required with sharing: replicas show each other certificates that its authorities issued"
+            )
+            raise PydanticCustomError("tls", "no authority", {"problems": [(("tls", "clientCa"), said)]})
+        if self.sharing is not None and self.tls is not None and self.tls.self_signed:
+            said = "excludes sharing: replicas could not tell each other from strangers; give cert and key"
+            raise PydanticCustomError("tls", "self-signed", {"problems": [(("tls", "selfSigned"), said)]})
         return self
 
 
@@ -491,13 +784,28 @@ def parse(text: str, source: str, directory: Path | None = None) -> Config:
             document.value, by_alias=True, by_name=False, context={"directory": directory or Path()}
         )
     except ValidationError as error:
-        problems = [
-            Problem(_written(path), _line_of(path, document.lines), None, message)
-            for detail in error.errors(include_url=False)
-            for path, message in _explained(detail)
-        ]
-        problems.sort(key=lambda problem: problem.line or 0)
-        raise ConfigError(source, problems) from None
+        raise ConfigError(source, _problems(error, document.lines)) from None
+
+
+def made(fields: Mapping[str, object], source: str) -> Config:
+    """A configuration that is not read from a file: fields of `Config` by their Python names, checked as
+    those of a file are; `source` names it in errors.
+
+    Raises ConfigError, with every problem in it.
+    """
+    try:
+        return Config.model_validate(dict(fields))
+    except ValidationError as error:
+        raise ConfigError(source, _problems(error, {})) from None
+
+
+def _problems(error: ValidationError, lines: dict[KeyPath, int]) -> list[Problem]:
+    problems = [
+        Problem(_written(path), _line_of(path, lines), None, message)
+        for detail in error.errors(include_url=False)
+        for path, message in _explained(detail)
+    ]
+    return sorted(problems, key=lambda problem: problem.line or 0)
 
 
 def needing_restart(running: Config, wanted: Config) -> list[str]:
@@ -548,7 +856,7 @@ def _restart_keys() -> list[Key]:
 def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True, validated_data={})
     match value:
-        case Balance():
+        case Balance() | EngineMetricsConfig():
             return "true"
         case BaseModel():
             return "{}"
@@ -623,7 +931,7 @@ def _explained(detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
     path, value, context = detail["loc"], detail["input"], detail.get("ctx", {})
     section, field = _field_at(path)
     match detail["type"]:
-        case "pools" | "addresses":
+        case "pools" | "addresses" | "tls":
             yield from cast("list[tuple[KeyPath, str]]", context["problems"])
         case "extra_forbidden":
             yield path, _unknown_key(str(path[-1]), section)

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
+from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3.external_processor_pb2 import (
     CommonResponse,
     HttpBody,
@@ -32,6 +33,11 @@ SERVED = "x-gateway-destination-endpoint-served"
 
 NAMESPACE = "envoy.lb"
 """Metadata namespace of both (same protocol)."""
+
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+SUBSET = "x-gateway-destination-endpoint-subset"
+"""Metadata namespace and key in which the gateway names the only endpoints that may be picked (same
+protocol)."""
 
 ATTRIBUTES = "envoy.filters.http.ext_proc"
 """The one namespace in which Envoy sends the attributes that the filter's configuration asks for."""
@@ -52,13 +58,29 @@ class BodyMode(IntEnum):
     GRPC = 5
 
 
+class Bodies(NamedTuple):
+    """How the bodies of one request and of its response are sent."""
+
+    request: BodyMode
+    response: BodyMode
+
+
+NO_BODIES = Bodies(BodyMode.NONE, BodyMode.NONE)
+
+
 class Protocol(NamedTuple):
-    """What Envoy says of the exchange in its first message (`protocol_config`)."""
+    """What Envoy says of the exchange in its first message (`protocol_config`, `observability_mode`)."""
 
     request_body: BodyMode
     response_body: BodyMode
     without_waiting: bool
     """Body chunks are sent before the headers were answered."""
+    observed: bool = False
+    """Envoy waits for no reply and ignores those that come."""
+
+
+OBSERVED = Protocol(BodyMode.STREAMED, BodyMode.STREAMED, without_waiting=True, observed=True)
+"""What is known of an exchange that Envoy only shows (`observability_mode`)."""
 
 
 class Origin(NamedTuple):
@@ -70,6 +92,10 @@ class Origin(NamedTuple):
     route: str
     """Attribute `xds.route_name`."""
     protocol: Protocol | None
+    subset: tuple[str, ...] | None = None
+    """What the gateway's metadata names as the only endpoints that may be picked, as it wrote them: `ip:port`
+    or `ip`; empty if it names none. None: every endpoint may be. Never read from a header, which the client
+    writes."""
 
 
 class RequestHeaders(NamedTuple):
@@ -77,6 +103,15 @@ class RequestHeaders(NamedTuple):
 
     origin: Origin
     end_of_stream: bool
+    open_ended: bool = False
+    """The body may last as long as the response: a connection to be upgraded, CONNECT, gRPC."""
+    length: int | None = None
+    """`content-length`, looked for only in a STREAMED exchange that waits. None: unknown."""
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """What Envoy said of the exchange, on its first message."""
+        return self.origin.protocol
 
 
 class RequestBody(NamedTuple):
@@ -87,9 +122,17 @@ class RequestBody(NamedTuple):
     body: bytes
     end_of_stream: bool
 
+    @property
+    def protocol(self) -> Protocol | None:
+        """What Envoy said of the exchange, on its first message."""
+        return self.origin.protocol
+
 
 class RequestTrailers(NamedTuple):
     """The trailers of the request."""
+
+    protocol: Protocol | None = None
+    """What Envoy said of the exchange, on its first message; as in all the following."""
 
 
 class ResponseHeaders(NamedTuple):
@@ -100,6 +143,7 @@ class ResponseHeaders(NamedTuple):
     served: str
     """`ip:port` of the endpoint that served as Envoy reports it, empty if it does not."""
     end_of_stream: bool
+    protocol: Protocol | None = None
 
 
 class ResponseBody(NamedTuple):
@@ -107,14 +151,19 @@ class ResponseBody(NamedTuple):
 
     body: bytes
     end_of_stream: bool
+    protocol: Protocol | None = None
 
 
 class ResponseTrailers(NamedTuple):
     """The trailers of the response."""
 
+    protocol: Protocol | None = None
+
 
 class Unknown(NamedTuple):
     """A message that holds none of the kinds above: of a later protocol, or not ext_proc at all."""
+
+    protocol: Protocol | None = None
 
 
 Event = (
@@ -147,16 +196,15 @@ def decode(data: bytes) -> Event:
     if kind == "response_headers":
         return _response_headers(message)
     if kind == "request_headers":
-        headers = message.request_headers
-        encoded = _CONTENT_ENCODING in data
-        return RequestHeaders(_origin(message, headers.headers.headers, encoded), headers.end_of_stream)
+        return _request_headers(message, data)
+    protocol = _protocol_of(message)
     if kind == "response_body":
-        return ResponseBody(message.response_body.body, message.response_body.end_of_stream)
+        return ResponseBody(message.response_body.body, message.response_body.end_of_stream, protocol)
     if kind == "response_trailers":
-        return ResponseTrailers()
+        return ResponseTrailers(protocol)
     if kind == "request_trailers":
-        return RequestTrailers()
-    return Unknown()
+        return RequestTrailers(protocol)
+    return Unknown(protocol)
 
 
 _LARGE = 16_384
@@ -209,6 +257,34 @@ def _extent(data: bytes, at: int) -> tuple[int, int]:
 
 
 _CONTENT_ENCODING = b"content-encoding"
+_OPEN_ENDED = (b"upgrade", b"CONNECT", b"application/grpc")
+
+
+def _request_headers(message: ProcessingRequest, data: bytes) -> RequestHeaders:
+    """Looks at single headers only where the message's bytes show that there is one to look for."""
+    part = message.request_headers
+    headers = part.headers.headers
+    origin = _origin(message, headers, _CONTENT_ENCODING in data)
+    open_ended = any(mark in data for mark in _OPEN_ENDED) and any(map(_is_open_ended, headers))
+    protocol = origin.protocol
+    length = None
+    if protocol is not None and protocol.request_body is BodyMode.STREAMED and not protocol.without_waiting:
+        length = next((_number(_text(header)) for header in headers if header.key == "content-length"), None)
+    return RequestHeaders(origin, part.end_of_stream, open_ended, length)
+
+
+def _is_open_ended(header: HeaderValue) -> bool:
+    """Envoy shows an extended CONNECT (RFC 8441) as the Upgrade that it means."""
+    key = header.key
+    if key == "upgrade":
+        return True
+    if key == ":method":
+        return _text(header) == "CONNECT"
+    return key == "content-type" and _text(header).startswith("application/grpc")
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def _origin(message: ProcessingRequest, headers: Iterable[HeaderValue], encoded: bool = False) -> Origin:
@@ -216,14 +292,8 @@ def _origin(message: ProcessingRequest, headers: Iterable[HeaderValue], encoded:
 
     Each header read costs half a microsecond, so they are not read for the encoding unless it is there.
     """
-    protocol = None
-    if message.HasField("protocol_config"):
-        config = message.protocol_config
-        protocol = _protocol(
-            config.request_body_mode,
-            config.response_body_mode,
-            config.send_body_without_waiting_for_header_response,
-        )
+    protocol = _protocol_of(message)
+    subset = _subset(message) if message.HasField("metadata_context") else None
     path = encoding = route = ""
     attributes = message.attributes
     if ATTRIBUTES in attributes:
@@ -232,7 +302,7 @@ def _origin(message: ProcessingRequest, headers: Iterable[HeaderValue], encoded:
             path = fields["request.path"].string_value
         if "xds.route_name" in fields:
             route = fields["xds.route_name"].string_value
-    elif protocol is None and not headers:
+    elif protocol is None and not headers and subset is None:
         return _NOWHERE
     for header in headers if encoded or not path else ():
         key = header.key
@@ -240,7 +310,33 @@ def _origin(message: ProcessingRequest, headers: Iterable[HeaderValue], encoded:
             path = _text(header)
         elif key == "content-encoding":
             encoding = _text(header)
-    return Origin(path, encoding, route, protocol)
+    return Origin(path, encoding, route, protocol, subset)
+
+
+def _subset(message: ProcessingRequest) -> tuple[str, ...] | None:
+    """The protocol says a list of texts; gateways that fill it from a header send one text with commas.
+
+    A value of another kind names nothing, rather than everything: the gateway did mean to restrict.
+    """
+    metadata = message.metadata_context.filter_metadata
+    if SUBSET_NAMESPACE not in metadata or SUBSET not in metadata[SUBSET_NAMESPACE].fields:
+        return None
+    value = metadata[SUBSET_NAMESPACE].fields[SUBSET]
+    texts = (value.string_value, *(one.string_value for one in value.list_value.values))
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+
+
+def _protocol_of(message: ProcessingRequest) -> Protocol | None:
+    if message.observability_mode:
+        return OBSERVED  # Envoy says this in each message, and the rest in none
+    if not message.HasField("protocol_config"):
+        return None
+    config = message.protocol_config
+    return _protocol(
+        config.request_body_mode,
+        config.response_body_mode,
+        config.send_body_without_waiting_for_header_response,
+    )
 
 
 @lru_cache(maxsize=64)
@@ -265,7 +361,8 @@ def _response_headers(message: ProcessingRequest) -> ResponseHeaders:
         fields = message.attributes[ATTRIBUTES].fields
         if "upstream.address" in fields:
             served = fields["upstream.address"].string_value
-    return ResponseHeaders(status, served, message.response_headers.end_of_stream)
+    end = message.response_headers.end_of_stream
+    return ResponseHeaders(status, served, end, _protocol_of(message))
 
 
 def _text(header: HeaderValue) -> str:
@@ -284,52 +381,87 @@ def _bytes(response: ProcessingResponse) -> bytes:
     return data
 
 
-def _neutral(kind: str) -> bytes:
+_KINDS: dict[type[Event], str] = {
+    RequestHeaders: "request_headers",
+    RequestBody: "request_body",
+    RequestTrailers: "request_trailers",
+    ResponseHeaders: "response_headers",
+    ResponseBody: "response_body",
+    ResponseTrailers: "response_trailers",
+}
+"""What a reply is called that answers an event: the same as in the request."""
+
+
+def _reply(kind: str, bodies: Bodies | None) -> ProcessingResponse:
     """A reply that changes nothing. `SetInParent`, since reading a oneof member does not set it."""
     response = ProcessingResponse()
     part = getattr(response, kind)
     if hasattr(part, "response"):
         part.response.SetInParent()
     part.SetInParent()
-    return _bytes(response)
+    if bodies is not None:
+        send = ProcessingMode.SEND
+        mode = response.mode_override
+        mode.request_body_mode, mode.response_body_mode = bodies
+        mode.response_header_mode, mode.request_trailer_mode, mode.response_trailer_mode = send, send, send
+    return response
 
 
-_NEUTRAL: dict[type[Event], bytes] = {
-    RequestHeaders: _neutral("request_headers"),
-    RequestBody: _neutral("request_body"),
-    RequestTrailers: _neutral("request_trailers"),
-    ResponseHeaders: _neutral("response_headers"),
-    ResponseBody: _neutral("response_body"),
-    ResponseTrailers: _neutral("response_trailers"),
-}
+def neutral(event: type[Event], bodies: Bodies | None = None) -> bytes:
+    """The reply to an event of this type that changes nothing, so that the request flows on.
+
+    `bodies`, in a reply to headers, asks Envoy to send the bodies so from now on, and to send the response's
+    headers and all trailers, which keeps the stream open until the response ends (`mode_override`). Envoy
+    does so where `allow_mode_override` is set and else ignores it.
+    """
+    return _neutral(_KINDS[event], bodies)
 
 
-def neutral(event: type[Event]) -> bytes:
-    """The reply to an event of this type that changes nothing, so that the request flows on."""
-    return _NEUTRAL[event]
+@lru_cache(maxsize=256)
+def _neutral(kind: str, bodies: Bodies | None) -> bytes:
+    return _bytes(_reply(kind, bodies))
+
+
+def pinned(event: type[Event], destination: str, bodies: Bodies | None = None) -> bytes:
+    """The reply to an event of the request that sends it to `destination`.
+
+    `destination` is `ip:port[,ip:port...]`, tried in order. It goes out as header and as dynamic metadata,
+    equal, as the Endpoint Picker Protocol asks; in a reply to trailers as metadata only, since a header set
+    there would be a trailer. Without a destination the reply takes the header away, which the client may have
+    sent: there are gateways that obey the header alone. `bodies` as in `neutral`.
+    """
+    return _pinned(_KINDS[event], destination, bodies)
 
 
 @lru_cache(maxsize=4096)
-def pinned(at_headers: bool, destination: str) -> bytes:
-    """The reply to request headers, or else to a request body, that sends the request to `destination`.
-
-    `destination` is `ip:port[,ip:port...]`, tried in order. It goes out as header and as dynamic metadata,
-    equal, as the Endpoint Picker Protocol asks. Cached: endpoints have few orders that are used, and
-    building a reply takes as long as hashing a prompt.
-    """
-    response = ProcessingResponse()
-    part = response.request_headers if at_headers else response.request_body
-    mutation = part.response.header_mutation.set_headers.add()
-    mutation.header.key = DESTINATION
-    mutation.header.raw_value = destination.encode("ascii")
-    mutation.append_action = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
-    lb = response.dynamic_metadata.fields[NAMESPACE].struct_value
-    lb.fields[DESTINATION].string_value = destination
+def _pinned(kind: str, destination: str, bodies: Bodies | None) -> bytes:
+    """Cached: endpoints have few orders that are used, and building a reply takes as long as hashing a
+    prompt."""
+    response = _reply(kind, bodies)
+    if kind != "request_trailers":
+        headers = getattr(response, kind).response.header_mutation
+        if destination:
+            mutation = headers.set_headers.add()
+            mutation.header.key = DESTINATION
+            mutation.header.raw_value = destination.encode("ascii")
+            mutation.append_action = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+        else:
+            headers.remove_headers.append(DESTINATION)
+    if destination:
+        _pin_by_metadata(response, destination)
     return _bytes(response)
 
 
-def streamed(event: type[Event], body: bytes, end_of_stream: bool) -> list[bytes]:
-    """Replies that give a body chunk back in FULL_DUPLEX_STREAMED mode, cut to what Envoy accepts in one."""
+def _pin_by_metadata(response: ProcessingResponse, destination: str) -> None:
+    lb = response.dynamic_metadata.fields[NAMESPACE].struct_value
+    lb.fields[DESTINATION].string_value = destination
+
+
+def streamed(event: type[Event], body: bytes, end_of_stream: bool, destination: str = "") -> list[bytes]:
+    """Replies that give a body chunk back in FULL_DUPLEX_STREAMED mode, cut to what Envoy accepts in one.
+
+    With `destination` the first of them pins, by metadata alone.
+    """
     chunks = [body[i : i + MAX_STREAMED_BYTES] for i in range(0, len(body), MAX_STREAMED_BYTES)] or [b""]
     replies = []
     for index, chunk in enumerate(chunks):
@@ -339,6 +471,8 @@ def streamed(event: type[Event], body: bytes, end_of_stream: bool) -> list[bytes
         out = part.response.body_mutation.streamed_response
         out.body = chunk
         out.end_of_stream = end_of_stream and index == len(chunks) - 1
+        if destination and index == 0:
+            _pin_by_metadata(response, destination)
         replies.append(_bytes(response))
     return replies
 

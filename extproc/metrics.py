@@ -8,7 +8,6 @@ a pool's endpoints, or words listed here.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from prometheus_client.registry import Collector
 
 from extproc import __version__
 from extproc.address import Address
+from extproc.listening import sockets_of
 from extproc.prompt import Prompt
 from extproc.tally import Durations, Tallies, Tally
 
@@ -141,6 +141,62 @@ class ConfigMetrics:
         self._restart.set(required)
 
 
+class TlsMetrics:
+    """What became of the certificate's files. Made where TLS is on."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        reloads = Counter(
+            "extproc_tls_reloads",
+            "Times changed certificate files were read, by whether they were taken.",
+            ["result"],
+            registry=registry,
+        )
+        self._success = reloads.labels("success")
+        self._failure = reloads.labels("failure")
+        self._remaining = Gauge(
+            "extproc_tls_certificate_remaining_seconds",
+            "Seconds until the certificate that is served expires; below 0 once it has.",
+            registry=registry,
+        )
+
+    def certificate(self, remaining: Callable[[], float]) -> None:
+        """`remaining` gives the seconds until the certificate that is served expires."""
+        self._remaining.set_function(remaining)
+
+    def reloaded(self) -> None:
+        """Changed files were taken."""
+        self._success.inc()
+
+    def refused(self) -> None:
+        """Changed files could not be used; what was served before is served on."""
+        self._failure.inc()
+
+
+class RequestLogMetrics:
+    """What became of the records of the request log."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        records = Tallies(
+            "extproc_request_log_records",
+            "Records of the request log: written, failed (the file could not be written) or dropped (too many"
+            " waited to be written).",
+            ["result"],
+            registry,
+        )
+        self._written = records.labels("written")
+        self._failed = records.labels("failed")
+        self._dropped = records.labels("dropped")
+
+    def flushed(self, written: int, failed: int) -> None:
+        """So many records were written, so many could not be. Called in the log's own thread."""
+        self._written.inc(written)
+        self._failed.inc(failed)
+
+    def too_many(self) -> None:
+        """A record was not taken because too many wait."""
+        self._dropped.inc()
+
+
 class Metrics:
     """Every metric of the router, in `registry`, beside those of the process and of Python."""
 
@@ -155,6 +211,7 @@ class Metrics:
         ).set(1)
         self.registry = registry
         self.config = ConfigMetrics(registry)
+        self.request_log = RequestLogMetrics(registry)
         self._requests = Tallies(
             "extproc_requests",
             "Requests decided, by pool and why: prefix (first choice of its prefix), spill (that one was"
@@ -335,18 +392,14 @@ def serve(address: Address, registry: CollectorRegistry) -> Served:
     Raises OSError whose text names the address and what is wrong, for example that the port is in use.
     """
     try:
-        server, thread = start_http_server(address.port, address.host, registry)
+        served = [start_http_server(one.port, one.host, registry) for one in sockets_of(address)]
     except OSError as error:
-        reason = {
-            errno.EADDRINUSE: "another process listens there",
-            errno.EACCES: "not allowed: ports below 1024 need a privilege",
-            errno.EADDRNOTAVAIL: "not an address of this machine",
-        }.get(error.errno or 0, error.strerror or str(error))
-        raise OSError(f"metrics cannot listen on {address}: {reason}") from error
+        raise OSError(f"metrics cannot listen on {error}") from error
 
     def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        for server, thread in served:
+            server.shutdown()
+            server.server_close()
+            thread.join()
 
-    return Served(address._replace(port=server.server_port), stop)
+    return Served(address._replace(port=served[0][0].server_port), stop)

@@ -13,11 +13,10 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from extproc import prompt as prompts
-from extproc.address import parse_endpoint
+from extproc.address import named_in, parse_endpoint
 from extproc.config import Match
 from extproc.metrics import Metrics, PoolMetrics
-from extproc.pool.ledger import Token
-from extproc.pool.pool import Pool
+from extproc.pool.pool import InFlight, Pool
 from extproc.prefix import BlockKeys, block_keys
 from extproc.prompt import Prompt
 from extproc.routing import Strategy
@@ -34,26 +33,43 @@ class Target(NamedTuple):
     strategy: Strategy
     match: Match | None
     metrics: PoolMetrics
+    honours_subset: bool = True
+    """Pick only among the endpoints that the gateway's metadata names, where it names some."""
+
+
+class Picked(NamedTuple):
+    """What is told of a pick whose prompt has block keys."""
+
+    pool: str
+    keys: BlockKeys
+    address: str
+    """The first choice."""
+    at: float
+    """Seconds of the picker's clock."""
+    length: int
+    """Bytes of body that were seen."""
 
 
 class Pick:
     """A pick that was taken: in flight on its endpoint until released (`extproc.stream.Pinned`)."""
 
-    __slots__ = ("_clock", "_first", "_target", "_token", "destination")
+    __slots__ = ("_answered", "_clock", "_first", "_request", "_target", "destination")
 
     def __init__(
-        self, target: Target, token: Token, ranked: Sequence[str], clock: Callable[[], float]
+        self, target: Target, request: InFlight, ranked: Sequence[str], clock: Callable[[], float]
     ) -> None:
         self.destination = ",".join(ranked)
         self._first = ranked[0]
         self._target = target
-        self._token = token
+        self._request = request
+        self._answered = False
         self._clock = clock
 
     def answered(self, served: str, status: int) -> None:
         """Moves the in-flight count to the endpoint that served, and tells the pool who did and who did
         not."""
         target, first, now = self._target, self._first, self._clock()
+        self._answered = True
         if served != first:
             served = _address(served)
         if not served:
@@ -66,13 +82,13 @@ class Pick:
                 target.pool.served(first, now)
             return
         target.metrics.served_retry()
-        self._token.move(served)
-        target.pool.missed(first, now, self._token.taken_at)
+        self._request.move(served, now)
+        target.pool.missed(first, now, self._request.taken_at)
         target.pool.served(served, now)
 
     def release(self) -> None:
         """The request is over."""
-        self._token.release()
+        self._request.release(self._clock(), self._answered)
 
 
 def _address(text: str) -> str:
@@ -89,10 +105,20 @@ class Picker:
     `clock` gives monotonic seconds, `draw` breaks ties.
     """
 
-    def __init__(self, metrics: Metrics, clock: Callable[[], float], draw: random.Random) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        draw: random.Random,
+        tell: Callable[[Picked], None] | None = None,
+    ) -> None:
+        """`tell` hears every pick with block keys. It is called on the path of a request."""
         self._metrics = metrics
         self._clock = clock
         self._draw = draw
+        self._tell = tell
+        self.keys_always = False
+        """Make block keys also for strategies that do not look at them, to be told."""
         self._targets: tuple[Target, ...] = ()
         self._allowed: dict[tuple[str, str], tuple[Target, ...]] = {}
         self.needs_hint = False
@@ -114,26 +140,34 @@ class Picker:
         if target is None:
             self._metrics.unmatched()
             return None
-        answer = self._pick_in(target, prompt)
+        subset = origin.subset if target.honours_subset else None
+        answer = self._pick_in(target, prompt, len(body), subset)
         target.metrics.took(self._clock() - began)
         return answer
 
-    def _pick_in(self, target: Target, prompt: Prompt | None) -> Answer:
+    def _pick_in(
+        self, target: Target, prompt: Prompt | None, length: int, subset: tuple[str, ...] | None
+    ) -> Answer:
         pool = target.pool
-        if not pool.synced:
+        if not pool.synced and subset is None:
             target.metrics.reason("unpinned")
             return None
         keys: BlockKeys | None = None
-        if prompt is not None and target.strategy.wants_keys:
+        if prompt is not None and (target.strategy.wants_keys or self.keys_always):
             keys = block_keys(prompt, target.strategy.prefix_length)
         now = self._clock()
-        pick = target.strategy.pick(keys, pool.snapshot(now), self._draw)
+        only = None if subset is None else named_in(subset, pool.addresses)
+        pick = target.strategy.pick(keys, pool.snapshot(now, only), self._draw)
         target.metrics.reason(pick.reason)
         if not pick.ranked:
             if pick.reason == "shed":
                 return Refused(429, "every endpoint is at its limit of requests in flight", "overloaded", 1)
-            return Refused(503, "no endpoint is ready", "no_endpoint")
-        return Pick(target, pool.take(pick.ranked[0], now), pick.ranked, self._clock)
+            among = "" if only is None else " of those that the gateway names"
+            return Refused(503, f"no endpoint{among} is ready", "no_endpoint")
+        if keys is not None and self._tell is not None:
+            self._tell(Picked(pool.name, keys, pick.ranked[0], now, length))
+        taken = pool.take(pick.ranked[0], now, pick.uncached)
+        return Pick(target, taken, pick.ranked, self._clock)
 
     def _target(self, route: str, hint: str, prompt: Prompt | None) -> Target | None:
         """The pool: the route allows some, the model chooses among these and never beyond."""

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import NamedTuple
 
 import structlog
 
-from extproc.config import EndpointsConfig, PoolConfig
+from extproc.config import EndpointsConfig, EngineTlsConfig, PoolConfig
+from extproc.config import Strategy as StrategyName
 from extproc.metrics import Metrics, PoolState
 from extproc.picker import Picker, Target
 from extproc.pool.discovery import file
 from extproc.pool.pool import Pool
+from extproc.pool.scraping.scraper import Scrapers, Settings
 from extproc.routing import Balance, Strategy, build
+from extproc.sharing.memory import Hearing, Learning, Memory, PoolMemory
 
 _log = structlog.get_logger(__name__)
 
@@ -32,17 +36,32 @@ class _Running(NamedTuple):
 class Pools:
     """Holds the running pools. Every method must be called in the event loop's thread but `states`."""
 
-    def __init__(self, picker: Picker, metrics: Metrics, on_change: Callable[[], None]) -> None:
-        """`on_change` is called when endpoints, and so perhaps readiness, changed."""
+    def __init__(
+        self,
+        picker: Picker,
+        metrics: Metrics,
+        on_change: Callable[[], None],
+        scrapers: Scrapers | None = None,
+    ) -> None:
+        """`on_change` is called when endpoints, and so perhaps readiness, changed. Without `scrapers` no
+        engine is asked for its load.
+        """
+        self._scrapers = scrapers
         self._picker = picker
         self._metrics = metrics
         self._on_change = on_change
         self._running: dict[str, _Running] = {}
+        self._memories: dict[str, Memory] = {}
 
     @property
     def synced(self) -> bool:
         """Whether the endpoints of every pool have been learnt once."""
         return all(running.pool.synced for running in self._running.values())
+
+    @property
+    def some_synced(self) -> bool:
+        """Whether the endpoints of any pool have been learnt."""
+        return any(running.pool.synced for running in self._running.values())
 
     def apply(self, configs: Sequence[PoolConfig]) -> None:
         """Run these pools from now on, in this order."""
@@ -59,11 +78,29 @@ class Pools:
                     running.strategy,
                     running.config.match,
                     self._metrics.pool(running.config.name, running.strategy.name),
+                    running.config.endpoint_subset,
                 )
                 for running in self._running.values()
             ]
         )
+        if self._scrapers is not None:
+            self._scrapers.apply(
+                {
+                    running.pool: settings
+                    for running in self._running.values()
+                    if (settings := _scraping(running.config)) is not None
+                }
+            )
+        self._memories = {
+            name: PoolMemory(running.pool, running.strategy)
+            for name, running in self._running.items()
+            if isinstance(running.pool, Hearing) and isinstance(running.strategy, Learning)
+        }
         self._on_change()
+
+    def memories(self) -> dict[str, Memory]:
+        """The pools whose strategy learns, by name, for replicas that share their picks."""
+        return self._memories
 
     def states(self) -> Iterator[PoolState]:
         """Each pool as it is now, for a scrape; safe from another thread."""
@@ -72,7 +109,9 @@ class Pools:
             yield PoolState(pool.name, pool.synced, pool.addresses, pool.in_flight(), pool.suspects)
 
     async def stop(self) -> None:
-        """Stop discovery; pools keep the endpoints they know."""
+        """Stop discovery and reading engines; pools keep the endpoints they know."""
+        if self._scrapers is not None:
+            await self._scrapers.stop()
         tasks = [running.discovery for running in self._running.values() if running.discovery is not None]
         for task in tasks:
             task.cancel()
@@ -97,8 +136,8 @@ class Pools:
         return _Running(config, pool, strategy, self._discover(pool, config.endpoints))
 
     def _discover(self, pool: Pool, endpoints: EndpointsConfig) -> asyncio.Task[None] | None:
-        if endpoints.file is None:
-            pool.set_endpoints(endpoints.static or ())
+        if endpoints.static is not None:
+            pool.set_endpoints(endpoints.static)
             return None
 
         def learnt(addresses: Sequence[str]) -> None:
@@ -106,9 +145,42 @@ class Pools:
             pool.set_endpoints(addresses)
             self._on_change()
 
-        return asyncio.create_task(file.watch(endpoints.file, learnt), name=f"endpoints of {pool.name}")
+        return asyncio.create_task(_watch(endpoints, learnt), name=f"endpoints of {pool.name}")
+
+
+async def _watch(endpoints: EndpointsConfig, learnt: Callable[[Sequence[str]], None]) -> None:
+    if endpoints.file is not None:
+        await file.watch(endpoints.file, learnt)
+        return
+    source = endpoints.inference_pool or endpoints.pods
+    assert source is not None  # noqa: S101  the configuration holds exactly one
+    # Kubernetes' client library takes a second to load, during which requests go on.
+    kubernetes = await asyncio.to_thread(import_module, "extproc.pool.discovery.inference_pool")
+    await kubernetes.watch(source, learnt)
 
 
 def _routing(config: PoolConfig) -> PoolConfig:
     """What a strategy is made of: the pool without where its endpoints and its requests come from."""
-    return config.model_copy(update={"endpoints": None, "match": None})
+    return config.model_copy(
+        update={"endpoints": None, "match": None, "endpoint_subset": True, "engine_metrics": None}
+    )
+
+
+def _scraping(config: PoolConfig) -> Settings | None:
+    """How the pool's engines are asked for their load; None: not at all."""
+    asked = config.engine_metrics
+    if asked is None or (config.strategy is StrategyName.RANDOM and config.shed is None):
+        return None
+    tls = asked.tls or EngineTlsConfig()
+    return Settings(
+        path=asked.path,
+        port=asked.port,
+        scheme=asked.scheme,
+        interval=asked.interval,
+        idle_interval=asked.idle_interval,
+        timeout=asked.timeout,
+        token_file=asked.token_file,
+        ca_file=tls.ca,
+        server_name=tls.server_name,
+        verify=not tls.insecure_skip_verify,
+    )

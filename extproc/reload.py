@@ -17,6 +17,9 @@ from extproc.watch import moments
 REREAD_SECONDS = 5.0
 """The file is read this often though no change was reported."""
 
+Parse = Callable[[str, str, Path], Config]
+"""Text, what to call it in errors, and where relative paths start, to a configuration; raises ConfigError."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -25,7 +28,7 @@ class Reloader:
 
     `running` is what was loaded from it at start. `apply` gets each new configuration, with the keys that
     need a restart as they were; if it raises, the configuration before stays the running one. `clock` gives
-    seconds since the epoch.
+    seconds since the epoch, `parse` reads the file's text.
     """
 
     def __init__(
@@ -35,12 +38,14 @@ class Reloader:
         apply: Callable[[Config], None],
         metrics: ConfigMetrics,
         clock: Callable[[], float] = time.time,
+        parse: Parse = parse,
     ) -> None:
         self._path = path
         self._running = running
         self._apply = apply
         self._metrics = metrics
         self._clock = clock
+        self._parse = parse
         self._seen: str | None = None
         """The file's text when it was last looked at; None: look again whatever it is."""
         self._complaint = ""
@@ -77,7 +82,7 @@ class Reloader:
             self._seen = text
             if text == seen and not asked:
                 return
-            wanted = await asyncio.to_thread(parse, text, str(self._path), self._path.parent)
+            wanted = await asyncio.to_thread(self._parse, text, str(self._path), self._path.parent)
         except ConfigError as error:
             self._refuse(str(error), asked)
             return

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from extproc import __version__, logs, metrics
-from extproc.config import Config
-from extproc.metrics import Metrics
-from extproc.picker import Picker
+from extproc.config import Config, parse
+from extproc.messages import Event, decode
+from extproc.metrics import Metrics, TlsMetrics
+from extproc.picker import Picked, Picker
+from extproc.pool.scraping.metrics import ScrapeMetrics
+from extproc.pool.scraping.scraper import Scrapers
 from extproc.pools import Pools
-from extproc.reload import Reloader
+from extproc.reload import Parse, Reloader
+from extproc.request_log import RequestLog
 from extproc.server import Server
+from extproc.sharing.metrics import SharingMetrics
+from extproc.sharing.replica import Replica
 from extproc.stream import Exchange
+from extproc.tls import Certificates
 
 POOL_METADATA = "x-warmroute-pool"
 """gRPC initial metadata with which a gateway names the pool (`match: {metadata: ...}`)."""
@@ -29,26 +38,67 @@ DRAIN_DELAY = 2.0
 of the gateway (`extproc envoy-config` checks each 0.5 s), so that nothing is sent here any more when the
 listener closes."""
 
+LATE_POOL_SECONDS = 10.0
+"""Seconds from the start for which readiness waits for every pool's endpoints: requests of a pool that is
+late would pass unpinned. After that one pool that is known is enough: the others must not go down with it."""
+
+REQUEST_LOG_SECONDS = 2.0
+"""Longest time in which what waits is still written to the request log at the end."""
+
+
+class ExchangeKind(NamedTuple):
+    """How the gateway's messages are read, and how they are answered."""
+
+    decode: Callable[[bytes], Event]
+    exchange: type[Exchange]
+
+
+ORDINARY = ExchangeKind(decode, Exchange)
+
 _log = structlog.get_logger(__name__)
 
 
-async def run(config: Config, path: Path) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. `path` is watched for changes; SIGHUP reads it again.
+async def run(
+    config: Config, path: Path | None, *, parse: Parse = parse, exchange: ExchangeKind = ORDINARY
+) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
 
-    Raises `extproc.server.ListenError` or OSError, both naming the address, if it cannot listen.
+    `path` is watched for changes and read again on SIGHUP, with `parse`; None: nothing changes while running.
+    `exchange` is how messages are read and answered.
+
+    Raises `extproc.server.ListenError` or OSError, both naming the address, if it cannot listen, and
+    `extproc.certificates.TlsError` if the certificate's files cannot be used.
     """
     numbers = Metrics(CollectorRegistry())
-    picker = Picker(numbers, time.monotonic, random.Random())
+    certificates = None if config.tls is None else Certificates(config.tls, TlsMetrics(numbers.registry))
+    request_log = RequestLog(numbers.request_log, random.Random())
+    replica: Replica | None = None
+
+    def tell(pick: Picked) -> None:
+        request_log.tell(pick)
+        if replica is not None:
+            replica.tell(pick)
+
+    picker = Picker(numbers, time.monotonic, random.Random(), tell)
     server = Server(
-        _exchanges(picker, numbers),
+        _exchanges(exchange.exchange, picker, numbers),
         max_message_bytes=config.max_message_bytes,
         on_stream=numbers.stream,
         on_error=numbers.stream_error,
+        decode=exchange.decode,
     )
     readiness = asyncio.Event()
-    pools = Pools(picker, numbers, readiness.set)
+    scrapers = Scrapers(ScrapeMetrics(numbers.registry), time.monotonic, random.Random())
+    pools = Pools(picker, numbers, readiness.set, scrapers)
     numbers.watch(pools.states)
-    pools.apply(config.pools)
+    if config.sharing is not None:
+        replica = Replica(
+            config.sharing,
+            pools.memories,
+            SharingMetrics(numbers.registry),
+            certificates,
+            draw=random.Random(),
+        )
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -58,27 +108,38 @@ async def run(config: Config, path: Path) -> None:
     def apply(changed: Config) -> None:
         logs.set_up(changed.log)
         pools.apply(changed.pools)
+        request_log.apply(changed.request_log)
+        picker.keys_always = changed.request_log is not None
 
-    reloader = Reloader(path, config, apply, numbers.config)
-    loop.add_signal_handler(signal.SIGHUP, reloader.trigger)
+    apply(config)
+    reloader = None if path is None else Reloader(path, config, apply, numbers.config, parse=parse)
+    if reloader is not None:
+        loop.add_signal_handler(signal.SIGHUP, reloader.trigger)
 
     scraped = metrics.serve(config.metrics, numbers.registry) if config.metrics is not None else None
     try:
-        listen, *health = await server.start(config.listen, config.health)
+        credentials = None if certificates is None else certificates.server_credentials()
+        shared = None if replica is None else await replica.start()
+        listen, *health = await server.start(config.listen, config.health, credentials)
         _log.info(
             "serving",
             version=__version__,
             listen=str(listen),
+            tls=certificates is not None,
             health=str(health[0]) if health else None,
             metrics=None if scraped is None else str(scraped.address),
+            sharing=None if shared is None else str(shared),
             pools=[pool.name for pool in config.pools],
         )
         background = [
-            asyncio.create_task(reloader.run(), name="configuration"),
-            asyncio.create_task(_follow_readiness(readiness, pools, server), name="readiness"),
+            asyncio.create_task(_follow_readiness(readiness, pools, server, replica), name="readiness"),
         ]
+        if reloader is not None:
+            background.append(asyncio.create_task(reloader.run(), name="configuration"))
+        if certificates is not None:
+            background.append(asyncio.create_task(certificates.follow(), name="certificates"))
         await stopping.wait()
-        limit = reloader.running.drain_timeout
+        limit = (config if reloader is None else reloader.running).drain_timeout
         _log.info("draining", streams=server.open_streams, seconds=limit)
         for task in background:
             task.cancel()
@@ -88,20 +149,41 @@ async def run(config: Config, path: Path) -> None:
         _log.info("stopped")
     finally:
         await pools.stop()
+        if replica is not None:
+            await replica.stop()
+        await asyncio.to_thread(request_log.stop, REQUEST_LOG_SECONDS)
         if scraped is not None:
             scraped.stop()
 
 
-def _exchanges(picker: Picker, numbers: Metrics) -> Callable[[Callable[[str], str]], Exchange]:
+def _exchanges(
+    exchange: type[Exchange], picker: Picker, numbers: Metrics
+) -> Callable[[Callable[[str], str]], Exchange]:
     def opened(metadata: Callable[[str], str]) -> Exchange:
         hint = metadata(POOL_METADATA) if picker.needs_hint else ""
-        return Exchange(lambda question: picker.pick(question, hint), numbers.unexpected_message)
+        return exchange(lambda question: picker.pick(question, hint), numbers.unexpected_message)
 
     return opened
 
 
-async def _follow_readiness(changed: asyncio.Event, pools: Pools, server: Server) -> None:
+async def _follow_readiness(
+    changed: asyncio.Event, pools: Pools, server: Server, replica: Replica | None
+) -> None:
+    """Ready once every pool is known, or some are and the others are late; and from then on for as long as
+    one is, so that a pool added by a reload takes nobody down.
+    """
+    loop = asyncio.get_running_loop()
+    patience = loop.time() + LATE_POOL_SECONDS
+    ready = False
     while True:
-        await changed.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(patience if loop.time() < patience else None):
+                await changed.wait()
         changed.clear()
-        await server.set_ready(pools.synced)
+        late = not pools.synced and loop.time() >= patience
+        if late and pools.some_synced and not ready:
+            _log.warning("ready, though the endpoints of some pool are not known")
+        ready = pools.synced or (pools.some_synced and (ready or late))
+        await server.set_ready(ready)
+        if replica is not None and ready:
+            replica.ready()

@@ -11,17 +11,20 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 
 from extproc.address import Address
+from extproc.health_service import HealthService
+from extproc.listening import sockets_of
 from extproc.messages import Event, decode
-from extproc.stream import Exchange
+from extproc.stream import Exchange, Overdue
 
 _log = structlog.get_logger(__name__)
 
@@ -42,7 +45,7 @@ class Server:
 
     `open_exchange` is called for each stream with a look-up of its gRPC metadata (empty where absent);
     `on_stream` with 1 when a stream opens and -1 when it has ended; `on_error` with a short kind for streams
-    that ended by an error of ours. `max_message_bytes` bounds one message from Envoy.
+    that ended by an error of ours. `max_message_bytes` bounds one message from Envoy, which `decode` reads.
     """
 
     def __init__(
@@ -52,26 +55,36 @@ class Server:
         max_message_bytes: int,
         on_stream: Callable[[int], None],
         on_error: Callable[[str], None],
+        decode: Callable[[bytes], Event] = decode,
     ) -> None:
         self._open_exchange = open_exchange
         self._max_message_bytes = max_message_bytes
         self._on_stream = on_stream
         self._on_error = on_error
-        self._health = health.aio.HealthServicer()
+        self._decode = decode
+        self._health = HealthService()
         self._servers: list[grpc.aio.Server] = []
         self._open: dict[asyncio.Task[None], Exchange] = {}
         self._waiting: set[asyncio.Task[None]] = set()
         """Streams of these that wait for Envoy's next message."""
         self._draining = False
+        self._credentials: grpc.ServerCredentials | None = None
+        """Kept alive: gRPC calls back into them at each handshake."""
 
-    async def start(self, listen: Address, health_listen: Address | None) -> list[Address]:
-        """Listen and serve.
+    async def start(
+        self,
+        listen: Address,
+        health_listen: Address | None,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> list[Address]:
+        """Listen and serve: `listen` by TLS with `credentials`, `health_listen` always in plaintext, since
+        kubelet's probes speak nothing else.
 
         Returns the addresses with the ports that the kernel chose where 0 was asked for. Raises
         `ListenError`.
         """
         handler = grpc.stream_stream_rpc_method_handler(
-            self._process, request_deserializer=_decode, response_serializer=None
+            self._process, request_deserializer=partial(_decoded, self._decode), response_serializer=None
         )
         main = grpc.aio.server(
             options=[
@@ -87,24 +100,19 @@ class Server:
             ]
         )
         main.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": handler}),))
-        servers = [(main, listen)]
+        servers = [(main, listen, credentials)]
         if health_listen is not None:
-            servers.append((grpc.aio.server(options=[("grpc.so_reuseport", 0)]), health_listen))
+            servers.append((grpc.aio.server(options=[("grpc.so_reuseport", 0)]), health_listen, None))
+        self._credentials = credentials
         bound = []
-        for server, address in servers:
+        for server, address, secret in servers:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
             if address.is_unix and _is_served(address.path):
                 raise ListenError(f"cannot listen on {address}: another process listens there")
-            try:
-                port = server.add_insecure_port(_target(address))
-            except RuntimeError as error:
-                raise ListenError(
-                    f"cannot listen on {address}: is the address in use or not ours?"
-                ) from error
-            bound.append(address if address.is_unix else address._replace(port=port))
-        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+            bound.append(_bind(server, address, secret))
+        self._health.set((LIVENESS,), True)
         await self.set_ready(False)
-        for server, _ in servers:
+        for server, _, _ in servers:
             await server.start()
             self._servers.append(server)
         return bound
@@ -113,9 +121,7 @@ class Server:
         """What health answers for everything but liveness. Ignored while draining."""
         if self._draining:
             return
-        status = health_pb2.HealthCheckResponse
-        for name in HEALTH_SERVICES:
-            await self._health.set(name, status.SERVING if ready else status.NOT_SERVING)
+        self._health.set(HEALTH_SERVICES, ready)
 
     async def drain(self, delay: float, grace: float) -> None:
         """Stop within `delay` + `grace` seconds, losing nothing.
@@ -129,6 +135,7 @@ class Server:
         self._close_past_pick()
         await asyncio.sleep(delay)
         self._close_past_pick()
+        self._health.end()
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
 
     @property
@@ -146,13 +153,14 @@ class Server:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
         exchange = self._open_exchange(lambda key: _metadata(context, key))
+        incoming = _Incoming(context)
         self._open[task] = exchange
         self._on_stream(1)
         try:
-            while (event := await self._next(task, context)) is not grpc.aio.EOF:
+            while (event := await self._next(task, incoming, exchange.patience)) is not grpc.aio.EOF:
                 for reply in exchange.receive(event):
                     await context.write(reply)
-                if exchange.refused or (self._draining and exchange.past_pick):
+                if exchange.finished or (self._draining and exchange.past_pick):
                     return
         except asyncio.CancelledError:
             # Envoy went away, or the drain asked: only then does the stream end with OK.
@@ -165,17 +173,64 @@ class Server:
             _log.error("stream failed", error=type(error).__name__)
             await context.abort(grpc.StatusCode.INTERNAL, "internal error")
         finally:
+            incoming.close()
             del self._open[task]
             self._on_stream(-1)
             exchange.close()
 
-    async def _next(self, task: asyncio.Task[None], context: grpc.aio.ServicerContext) -> Any:
+    async def _next(self, task: asyncio.Task[None], incoming: _Incoming, patience: float | None) -> Any:
         """Envoy's next message. Only here may a drain end a stream: replies that were begun go out whole."""
         self._waiting.add(task)
         try:
-            return await context.read()
+            return await incoming.next(patience)
         finally:
             self._waiting.discard(task)
+
+
+class _Incoming:
+    """The messages of one stream, for which one need not wait for ever."""
+
+    __slots__ = ("_context", "_reading")
+
+    def __init__(self, context: grpc.aio.ServicerContext) -> None:
+        self._context = context
+        self._reading: asyncio.Future[Any] | None = None
+        """A read that outlasted its time. gRPC allows one at once, so it is not begun anew."""
+
+    async def next(self, patience: float | None) -> Any:
+        """The next message, `grpc.aio.EOF` after the last; `Overdue` if none comes for `patience` seconds."""
+        if self._reading is None:
+            if patience is None:
+                return await self._context.read()
+            self._reading = asyncio.ensure_future(self._context.read())
+        done, _ = await asyncio.wait((self._reading,), timeout=patience)
+        if not done:
+            return Overdue()
+        reading, self._reading = self._reading, None
+        return reading.result()
+
+    def close(self) -> None:
+        """The stream has ended: nothing is waited for any more."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+
+def _bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCredentials | None) -> Address:
+    """Bind every socket that an address stands for; the port is the kernel's where 0 was asked for."""
+    try:
+        sockets = sockets_of(address)
+    except OSError as error:
+        raise ListenError(f"cannot listen on {error}") from None
+    port = 0
+    for one in sockets:
+        try:
+            if credentials is None:
+                port = server.add_insecure_port(_target(one))
+            else:
+                port = server.add_secure_port(_target(one), credentials)
+        except RuntimeError as error:
+            raise ListenError(f"cannot listen on {address}: is the address in use or not ours?") from error
+    return address if address.is_unix else address._replace(port=port)
 
 
 def _target(address: Address) -> str:
@@ -196,7 +251,7 @@ def _is_served(path: str) -> bool:
         return True
 
 
-def _decode(data: bytes) -> Event:
+def _decoded(decode: Callable[[bytes], Event], data: bytes) -> Event:
     try:
         return decode(data)
     except DecodeError:

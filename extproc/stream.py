@@ -1,8 +1,9 @@
 """The ext_proc exchange of one HTTP request, without IO.
 
 Rules of this room: no grpc, no asyncio, no clock, no protobuf. Events come in (`receive`), replies go out as
-the bytes to send, in order; `close` is called once when the stream has ended, however it ended. A decision
-is asked of one callable, so the exchange knows nothing of prompts or endpoints.
+the bytes to send, in order; `close` is called once when the stream has ended, however it ended. That time
+passes is an event too (`Overdue`). A decision is asked of one callable, so the exchange knows nothing of
+prompts or endpoints.
 
 How an exchange goes
 --------------------
@@ -12,17 +13,22 @@ What the exchange has to find is the one moment at which it has read enough of t
 ===================================  =========================================  ===========================
 request body is sent                 the pin goes out with                      keyed by
 ===================================  =========================================  ===========================
-never, or headers end the stream     the reply to the headers                   nothing: routed by load
+never, or headers end the stream,    the reply to the headers                   nothing: routed by load
+or open-ended (upgrade, gRPC)
 BUFFERED, BUFFERED_PARTIAL           the reply to the body                      the body, up to Envoy's limit
 STREAMED, without waiting            the reply to the headers, held back until  the first chunk
                                      the first chunk has come
-STREAMED                             the reply to the first chunk               the first chunk
+STREAMED, at most `HELD_BYTES`       the reply to the first chunk               the first chunk
+STREAMED, longer or unknown          the reply to the headers                   nothing: routed by load
 FULL_DUPLEX_STREAMED                 the reply to the headers, held back until  the first `HELD_BYTES`
                                      enough of the body has come
 ===================================  =========================================  ===========================
 
 With headers skipped the body is the first message and everything above holds without the reply to the
-headers.
+headers. docs/exchanges.md says what each costs and where a pin may come too late.
+
+Each reply to headers asks for the headers and trailers of the response (`mode_override`), so that the stream
+lasts as long as the request does.
 
 The request side is one of the `State`s below; what may come in which state, and what happens then, is the
 table `_RULES`. An event that the table does not hold (a body after the refusal, a second headers message, a
@@ -40,6 +46,8 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from extproc import messages
 from extproc.messages import (
+    NO_BODIES,
+    Bodies,
     BodyMode,
     Event,
     Origin,
@@ -53,8 +61,18 @@ from extproc.messages import (
 )
 
 HELD_BYTES = 65_536
-"""How much of a FULL_DUPLEX_STREAMED body is held back for the key, in bytes: prefixLength's largest value.
-Envoy keeps sending meanwhile, so holding costs memory here, not a round trip."""
+"""How much of a body is waited for, in bytes: prefixLength's largest value. Of a FULL_DUPLEX_STREAMED one so
+much is held back; Envoy keeps sending meanwhile, so holding costs memory here, not a round trip."""
+
+CHUNK_PATIENCE = 0.1
+"""Seconds for which the reply to the headers waits for the first chunk of a STREAMED body. Envoy's
+`message_timeout`, 0.2 s by default, runs meanwhile: a slow client's request would fail with it."""
+
+SILENCE_PATIENCE = 1.0
+"""Seconds without a message after which a FULL_DUPLEX_STREAMED body is not waited for any longer, since its
+client may wait for the response to begin; and for an upgrade to be let through."""
+
+_SWITCHING_PROTOCOLS = 101
 
 
 class Question(NamedTuple):
@@ -92,6 +110,12 @@ Answer = Pinned | Refused | None
 """None: let it pass unpinned, to whatever endpoint the gateway's own policy chooses."""
 
 
+class Overdue(NamedTuple):
+    """Envoy has sent nothing for as long as `Exchange.patience` said."""
+
+    protocol: None = None
+
+
 class State(Enum):
     """Where the request side stands."""
 
@@ -100,11 +124,20 @@ class State(Enum):
     HELD = auto()
     """Headers were read and are not answered yet: their reply will carry the pin."""
     AWAITED = auto()
-    """Headers were answered; the pin goes out with the body's reply."""
+    """Headers were answered; the pin goes out with the reply to the body, or to the trailers if there is
+    none."""
+    OPENING = auto()
+    """An open-ended request, pinned, which Envoy was asked not to buffer. It is not known yet whether it
+    does."""
     PAST = auto()
     """The pick is past, or there is none to make any more."""
     REFUSED = auto()
     """Envoy was told to answer the client itself."""
+    LEFT = auto()
+    """Envoy is to go on alone: closing the stream is all that is left to do."""
+    WATCHED = auto()
+    """Envoy only shows what passes (`observability_mode`): it waits for no reply, and a pick would count a
+    request where it does not go."""
 
 
 class Exchange:
@@ -114,11 +147,13 @@ class Exchange:
         "_ask",
         "_chunks",
         "_count_unexpected",
-        "_echo_request",
-        "_echo_response",
         "_held_bytes",
+        "_holds",
         "_origin",
         "_pinned",
+        "_protocol",
+        "_request_ended",
+        "_response_ended",
         "state",
     )
 
@@ -126,32 +161,49 @@ class Exchange:
         """`ask` makes the pick; `count_unexpected` is told of each event that the table does not hold."""
         self._ask = ask
         self._count_unexpected = count_unexpected
+        self._protocol = _UNTOLD
         self._origin: Origin | None = None
         self._pinned: Pinned | None = None
+        self._holds = True
+        """The pin goes out while Envoy cannot have chosen an endpoint yet."""
         self._chunks: list[RequestBody] = []
         self._held_bytes = 0
-        self._echo_request = False
-        self._echo_response = False
+        self._request_ended = False
+        self._response_ended = False
         self.state = State.START
 
     @property
     def past_pick(self) -> bool:
         """Nothing still to come could change where the request goes, and no byte waits to be given back."""
-        return self.state is State.PAST and not self._echo_request and not self._echo_response
+        return (
+            (self.state is State.PAST or self.state is State.OPENING)
+            and (self._request_ended or self._protocol.request_body is not BodyMode.FULL_DUPLEX_STREAMED)
+            and (self._response_ended or self._protocol.response_body is not BodyMode.FULL_DUPLEX_STREAMED)
+        )
 
     @property
-    def refused(self) -> bool:
-        """The exchange is over: Envoy answers the client, nothing more is to be said."""
-        return self.state is State.REFUSED
+    def finished(self) -> bool:
+        """Nothing more is to be said: the stream is to be closed, with OK."""
+        return self.state is State.REFUSED or self.state is State.LEFT
 
-    def receive(self, event: Event) -> Sequence[bytes]:
+    @property
+    def patience(self) -> float | None:
+        """Seconds to wait for Envoy's next message before `Overdue` is received. None: as long as it
+        takes."""
+        if self.state is State.HELD:
+            streamed = self._protocol.request_body is BodyMode.STREAMED
+            return CHUNK_PATIENCE if streamed else SILENCE_PATIENCE
+        return SILENCE_PATIENCE if self.state is State.OPENING else None
+
+    def receive(self, event: Event | Overdue) -> Sequence[bytes]:
         """The replies to an event, in the order in which they must be sent. Never raises on what Envoy
         sent."""
+        if self.state is State.START and event.protocol is not None:
+            self._protocol = event.protocol
+            if event.protocol.observed:
+                self.state = State.WATCHED
         rule = self._RULES.get((self.state, type(event)))
-        if rule is None:
-            self._count_unexpected()
-            return () if isinstance(event, Unknown) or self.refused else (messages.neutral(type(event)),)
-        return rule(self, event)
+        return self._unexpected(event) if rule is None else rule(self, event)
 
     def close(self) -> None:
         """The stream has ended. Releases the pick; harmless when called again."""
@@ -160,111 +212,255 @@ class Exchange:
         if pinned is not None:
             pinned.release()
 
+    def _unexpected(self, event: Event | Overdue) -> Sequence[bytes]:
+        self._count_unexpected()
+        if isinstance(event, Unknown | Overdue) or self.finished or self.state is State.WATCHED:
+            return ()
+        return (messages.neutral(type(event)),)
+
     # --- the request, in the order in which its messages come ---
 
     def _headers(self, event: RequestHeaders) -> Sequence[bytes]:
-        self._begin(event.origin)
-        protocol = event.origin.protocol
-        mode = protocol.request_body if protocol else BodyMode.BUFFERED_PARTIAL
-        if event.end_of_stream or mode is BodyMode.NONE:
+        """the pick, or wait for the body"""
+        self._origin = event.origin
+        self._request_ended = event.end_of_stream
+        mode = self._protocol.request_body
+        if event.open_ended and not event.end_of_stream:
+            return self._open(mode)
+        if event.end_of_stream or mode is BodyMode.NONE or mode is BodyMode.GRPC:
             return self._decide(RequestHeaders, b"", event.end_of_stream)
-        self._echo_request = mode is BodyMode.FULL_DUPLEX_STREAMED
-        at_once = mode is BodyMode.STREAMED and protocol is not None and protocol.without_waiting
-        if self._echo_request or at_once:
+        if mode is BodyMode.FULL_DUPLEX_STREAMED:
             self.state = State.HELD
             return ()
+        if mode is BodyMode.STREAMED:
+            if self._protocol.without_waiting:
+                self.state = State.HELD
+                return ()
+            if event.length is None or event.length > HELD_BYTES:
+                # Envoy sends no chunk before the headers are answered, and with that answer it chooses an
+                # endpoint unless the body is there whole already.
+                return self._decide(RequestHeaders, b"", complete=False)
+            self._holds = False
         self.state = State.AWAITED
-        return (messages.neutral(RequestHeaders),)
+        return (messages.neutral(RequestHeaders, self._wanted()),)
+
+    def _open(self, mode: BodyMode) -> Sequence[bytes]:
+        """The pick for a body that may not end before the response does: it is not waited for."""
+        replies = self._decide(RequestHeaders, b"", False, self._wanted(NO_BODIES))
+        if (mode in _BUFFERED or self._protocol.response_body in _BUFFERED) and not self.finished:
+            self.state = State.OPENING
+        return replies
+
+    def _leave(self, _event: Overdue) -> Sequence[bytes]:
+        """close the stream, so that Envoy goes on alone"""
+        self.state = State.LEFT
+        return ()
 
     def _first_body(self, event: RequestBody) -> Sequence[bytes]:
-        self._begin(event.origin)
-        return self._decide(RequestBody, event.body, event.end_of_stream)
+        """the pick, keyed by this body"""
+        self._origin = event.origin
+        mode = self._protocol.request_body
+        # With headers skipped only the buffering of a body stops Envoy from choosing an endpoint.
+        self._holds = mode in _BUFFERED
+        if mode is not BodyMode.FULL_DUPLEX_STREAMED:
+            return self._decide(RequestBody, event.body, event.end_of_stream)
+        refused = self._pick(event.body, event.end_of_stream)
+        if refused is not None:
+            return (_refusal(refused),)
+        self._request_ended = event.end_of_stream
+        destination = "" if self._pinned is None else self._pinned.destination
+        return messages.streamed(RequestBody, event.body, event.end_of_stream, destination)
 
     def _awaited_body(self, event: RequestBody) -> Sequence[bytes]:
+        """the pick, keyed by this body"""
         return self._decide(RequestBody, event.body, event.end_of_stream)
 
+    def _awaited_trailers(self, _event: RequestTrailers) -> Sequence[bytes]:
+        """the pick: there was no body"""
+        return self._decide(RequestTrailers, b"", complete=True)
+
     def _held_body(self, event: RequestBody) -> Sequence[bytes]:
+        """hold it, or the pick and all that was held"""
         self._chunks.append(event)
         self._held_bytes += len(event.body)
-        if self._echo_request and not event.end_of_stream and self._held_bytes < HELD_BYTES:
+        waits = self._protocol.request_body is BodyMode.FULL_DUPLEX_STREAMED
+        if waits and not event.end_of_stream and self._held_bytes < HELD_BYTES:
             return ()
         return self._let_go(event.end_of_stream)
 
-    def _held_trailers(self, event: RequestTrailers) -> Sequence[bytes]:
+    def _held_trailers(self, _event: RequestTrailers) -> Sequence[bytes]:
+        """the pick and all that was held"""
         replies = self._let_go(complete=True)
-        return replies if self.refused else (*replies, messages.neutral(RequestTrailers))
+        return replies if self.finished else (*replies, messages.neutral(RequestTrailers))
+
+    def _held_too_long(self, _event: Overdue) -> Sequence[bytes]:
+        """the pick and all that was held"""
+        return self._let_go(complete=False)
 
     def _let_go(self, complete: bool) -> Sequence[bytes]:
         """The held headers with the pin, then every chunk that came meanwhile."""
         chunks = list(self._chunks)
         self._chunks.clear()
         replies = list(self._decide(RequestHeaders, b"".join(chunk.body for chunk in chunks), complete))
-        if not self.refused:
+        if not self.finished:
             for chunk in chunks:
                 replies += self._passing_body(chunk)
         return replies
 
     def _passing_body(self, event: RequestBody) -> Sequence[bytes]:
-        """A chunk that is not looked at: given back where Envoy waits for the bytes, else acknowledged."""
-        if not self._echo_request:
+        """let it pass"""
+        self._request_flows()
+        if self._protocol.request_body is not BodyMode.FULL_DUPLEX_STREAMED:
             return (messages.neutral(RequestBody),)
-        self._echo_request = not event.end_of_stream
+        if self._request_ended:
+            # Bytes after the end would be appended to a body that is whole.
+            self._count_unexpected()
+            return ()
+        self._request_ended = event.end_of_stream
         return messages.streamed(RequestBody, event.body, event.end_of_stream)
 
-    def _decide(self, replied_to: type[Event], body: bytes, complete: bool) -> Sequence[bytes]:
-        assert self._origin is not None  # noqa: S101  every path here went through _begin
+    def _passing_trailers(self, _event: RequestTrailers) -> Sequence[bytes]:
+        """let them pass"""
+        self._request_flows()
+        return (messages.neutral(RequestTrailers),)
+
+    def _request_flows(self) -> None:
+        """The request is not held back, but its response may be."""
+        if self.state is not State.OPENING or self._protocol.response_body not in _BUFFERED:
+            self.state = State.PAST
+
+    def _decide(
+        self, replied_to: type[Event], body: bytes, complete: bool, bodies: Bodies | None = None
+    ) -> Sequence[bytes]:
+        refused = self._pick(body, complete)
+        if refused is not None:
+            return (_refusal(refused),)
+        if replied_to is RequestHeaders and bodies is None:
+            bodies = self._wanted()
+        destination = "" if self._pinned is None else self._pinned.destination
+        return (messages.pinned(replied_to, destination, bodies),)
+
+    def _pick(self, body: bytes, complete: bool) -> Refused | None:
+        assert self._origin is not None  # noqa: S101  every path here read the first message
         answer = self._ask(Question(self._origin, body, complete))
         if isinstance(answer, Refused):
             self.state = State.REFUSED
-            return (_refusal(answer),)
-        self.state = State.PAST
-        if answer is None:
-            return (messages.neutral(replied_to),)
+            return answer
         self._pinned = answer
-        return (messages.pinned(replied_to is RequestHeaders, answer.destination),)
+        self.state = State.PAST
+        return None
 
-    def _begin(self, origin: Origin) -> None:
-        self._origin = origin
-        self._echo_response = (
-            origin.protocol is not None and origin.protocol.response_body is BodyMode.FULL_DUPLEX_STREAMED
-        )
+    def _wanted(self, bodies: Bodies | None = None) -> Bodies | None:
+        """How bodies are to be sent from now on, by default as they are. None: not to be said, since Envoy
+        would not listen or already sends all that is wanted.
+        """
+        protocol = self._protocol
+        modes = Bodies(protocol.request_body, protocol.response_body)
+        if protocol is _UNTOLD or protocol.without_waiting or any(mode in _UNTOUCHED for mode in modes):
+            return None
+        return modes if bodies is None else bodies
 
     # --- the response ---
 
     def _response_headers(self, event: ResponseHeaders) -> Sequence[bytes]:
-        self.state = State.PAST
-        self._echo_request = False
-        self._echo_response = self._echo_response and not event.end_of_stream
-        if self._pinned is not None:
-            self._pinned.answered(event.served, event.status)
-        return (messages.neutral(ResponseHeaders),)
+        """note who served"""
+        self._respond()
+        self._response_ended = event.end_of_stream
+        pinned = self._pinned
+        if pinned is not None:
+            served = event.served
+            if not self._holds and served != pinned.destination.partition(",")[0]:
+                # The pin may just have come too late, which is no fault of the endpoint that it named.
+                served = ""
+            pinned.answered(served, event.status)
+        if event.status == _SWITCHING_PROTOCOLS:
+            return self._upgraded()
+        return (messages.neutral(ResponseHeaders, self._wanted_of_response()),)
+
+    def _wanted_of_response(self) -> Bodies | None:
+        """What could not be asked for at the request's headers, where its body was FULL_DUPLEX_STREAMED."""
+        protocol = self._protocol
+        late = protocol.request_body is BodyMode.FULL_DUPLEX_STREAMED and not protocol.without_waiting
+        if not late or protocol.response_body in _UNTOUCHED:
+            return None
+        return Bodies(protocol.request_body, protocol.response_body)
+
+    def _upgraded(self) -> Sequence[bytes]:
+        """What follows is no body that ends: it must not be buffered. Where Envoy was not asked for that at
+        the request's headers, whether it now complies is never known, so it is left alone.
+        """
+        headers_skipped = self._pinned is None
+        if self._protocol.response_body in _BUFFERED or (
+            self._protocol.request_body in _BUFFERED and headers_skipped
+        ):
+            self.state = State.LEFT
+        return (messages.neutral(ResponseHeaders, self._wanted(NO_BODIES)),)
 
     def _response_body(self, event: ResponseBody) -> Sequence[bytes]:
-        if not self._echo_response:
+        """let it pass"""
+        self._respond()
+        if self._protocol.response_body is not BodyMode.FULL_DUPLEX_STREAMED:
             return (messages.neutral(ResponseBody),)
-        self._echo_response = not event.end_of_stream
+        if self._response_ended:
+            self._count_unexpected()
+            return ()
+        self._response_ended = event.end_of_stream
         return messages.streamed(ResponseBody, event.body, event.end_of_stream)
 
-    def _trailers(self, event: RequestTrailers | ResponseTrailers) -> Sequence[bytes]:
-        return (messages.neutral(type(event)),)
+    def _response_trailers(self, _event: ResponseTrailers) -> Sequence[bytes]:
+        """let them pass"""
+        self._respond()
+        return (messages.neutral(ResponseTrailers),)
 
-    _RULES: ClassVar[dict[tuple[State, type[Event]], Callable[..., Sequence[bytes]]]] = {
+    def _respond(self) -> None:
+        """Whatever of the response is heard first: the request is decided. Its body may still be coming."""
+        if self.state is State.HELD:
+            # Envoy answers by itself and wants no byte back.
+            self._request_ended = True
+            self._chunks.clear()
+        self.state = State.PAST
+
+    _RULES: ClassVar[dict[tuple[State, type[Event | Overdue]], Callable[..., Sequence[bytes]]]] = {
         (State.START, RequestHeaders): _headers,
         (State.START, RequestBody): _first_body,
+        (State.START, RequestTrailers): _passing_trailers,
         (State.HELD, RequestBody): _held_body,
         (State.HELD, RequestTrailers): _held_trailers,
+        (State.HELD, Overdue): _held_too_long,
         (State.AWAITED, RequestBody): _awaited_body,
+        (State.AWAITED, RequestTrailers): _awaited_trailers,
+        (State.OPENING, RequestBody): _passing_body,
+        (State.OPENING, RequestTrailers): _passing_trailers,
+        (State.OPENING, Overdue): _leave,
         (State.PAST, RequestBody): _passing_body,
-        (State.PAST, RequestTrailers): _trailers,
+        (State.PAST, RequestTrailers): _passing_trailers,
         # Envoy may answer by itself (a 413, a redirect) at any moment; with headers skipped and no body, the
         # response is the first that is heard of a request.
         (State.START, ResponseHeaders): _response_headers,
+        (State.START, ResponseBody): _response_body,
+        (State.START, ResponseTrailers): _response_trailers,
         (State.HELD, ResponseHeaders): _response_headers,
+        (State.HELD, ResponseBody): _response_body,
+        (State.HELD, ResponseTrailers): _response_trailers,
         (State.AWAITED, ResponseHeaders): _response_headers,
+        (State.AWAITED, ResponseBody): _response_body,
+        (State.AWAITED, ResponseTrailers): _response_trailers,
+        (State.OPENING, ResponseHeaders): _response_headers,
+        (State.OPENING, ResponseBody): _response_body,
+        (State.OPENING, ResponseTrailers): _response_trailers,
         (State.PAST, ResponseHeaders): _response_headers,
         (State.PAST, ResponseBody): _response_body,
-        (State.PAST, ResponseTrailers): _trailers,
+        (State.PAST, ResponseTrailers): _response_trailers,
     }
+
+
+_BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+_UNTOUCHED = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC)
+"""Modes in which an override is ignored or not foreseen."""
+
+_UNTOLD = messages.Protocol(BodyMode.BUFFERED_PARTIAL, BodyMode.NONE, without_waiting=False)
+"""What is taken for granted where Envoy does not say: before 1.33 it sent no `protocol_config`, and bodies
+message by message."""
 
 
 def _refusal(refused: Refused) -> bytes:

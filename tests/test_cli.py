@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from extproc import __version__
 from extproc.cli import main
+from tests.certificates import DAY, Authority, Mounted
 
 GOOD = """\
 listen: unix:/run/x.sock
@@ -26,6 +27,7 @@ pools:
   shed: {maxInFlight: 20}
   endpoints: {file: eps.yaml}
 """
+POOL = "pools: [{name: a, endpoints: {static: ['10.0.0.1:80']}}]\n"
 BAD = "listen: 9002\npools:\n- name: llama\n  strateggy: RANDOM\n  endpoints: {static: [gpu-1]}\n"
 
 
@@ -109,6 +111,30 @@ class TestCheck:
     def test_a_missing_file_ends_with_2(self, tmp_path: Path) -> None:
         said = run("check", tmp_path / "no.yaml")
         assert (said.exit_code, said.stdout, said.stderr) == (2, "", f"{tmp_path}/no.yaml: no such file\n")
+
+    def test_a_certificate_that_cannot_be_served_is_a_warning_that_says_why(self, tmp_path: Path) -> None:
+        files = Mounted(tmp_path, Authority().issue())
+        path = tmp_path / "router.yaml"
+        path.write_text("tls: {cert: tls.crt, key: tls.key}\n" + POOL)
+        said = run("check", path)
+        assert (said.exit_code, said.stderr) == (0, "")
+        assert "ext_proc  127.0.0.1:9002 (TLS)\n" in said.stdout
+        files.swap(Authority().issue(begins=-2 * DAY, ends=-DAY))
+        said = run("check", path)
+        assert said.exit_code == 0
+        assert said.stderr.startswith(f"warning: tls.cert: {tmp_path}/tls.crt: expired on ")
+        assert json.loads(run("check", "--json", path).stdout)["warnings"] == [
+            said.stderr.removeprefix("warning: ").strip()
+        ]
+
+    def test_endpoints_in_kubernetes_are_told_by_where_they_come_from(self, tmp_path: Path) -> None:
+        path = tmp_path / "router.yaml"
+        path.write_text("pools: [{name: a, endpoints: {inferencePool: {name: llama}}}]\n")
+        assert "ready pods of InferencePool llama" in run("check", path).stdout
+        path.write_text("pools: [{name: a, endpoints: {pods: {selector: app=x, ports: [80]}}}]\n")
+        said = run("check", path)
+        assert "ready pods with app=x" in said.stdout
+        assert said.stderr == ""
 
     def test_exit_codes_are_documented(self) -> None:
         said = " ".join(run("check", "--help").output.split())

@@ -25,6 +25,7 @@ from extproc.config import (
     parse,
     until_restart,
 )
+from extproc.pool.scraping.scraper import Settings
 from extproc.prompt import APIS
 from extproc.routing.spill import Balance as RoutingBalance
 from extproc.routing.spill import SpillRule
@@ -106,6 +107,23 @@ class TestWhatAFileMeans:
         assert pool("balance: false").balance is None
         assert pool("balance: {factor: 2}").balance == Balance(factor=2, floor=8)
         assert pool("balance: {floor: 1}").balance == Balance(factor=1.25, floor=1)
+
+    def test_engines_metrics_are_read_by_default_as_the_scraper_does_by_itself(self) -> None:
+        default = pool().engine_metrics
+        assert default == pool("engineMetrics: true").engine_metrics
+        assert default == pool("engineMetrics: {}").engine_metrics
+        assert default is not None
+        same = {name: getattr(default, name) for name in type(default).model_fields if name != "tls"}
+        assert Settings(**same) == Settings()
+        assert pool("engineMetrics: false").engine_metrics is None
+
+    def test_engines_metrics_can_be_read_elsewhere_and_over_tls(self, tmp_path: Path) -> None:
+        keys = "{path: /a/b, port: 8002, scheme: https, tokenFile: token, tls: {ca: ca.pem, serverName: a}}"
+        read = parse(one_pool(f"engineMetrics: {keys}"), "f.yaml", tmp_path).pools[0].engine_metrics
+        assert read is not None
+        assert read.tls is not None
+        assert (read.path, read.port, read.token_file) == ("/a/b", 8002, tmp_path / "token")
+        assert (read.tls.ca, read.tls.server_name) == (tmp_path / "ca.pem", "a")
 
     def test_prefix_length_is_auto_or_a_number_of_characters(self) -> None:
         assert pool("prefixLength: 1024").prefix_length == 1024
@@ -216,6 +234,21 @@ class TestWhatIsSaidAboutMistakes:
             "balance: {floor: 0}",
             "balance: 1.25",
             "balance:",
+            "engineMetrics: /metrics",
+            "engineMetrics:",
+            "engineMetrics: {path: metrics}",
+            'engineMetrics: {path: "/a b"}',
+            'engineMetrics: {path: "/a#b"}',
+            "engineMetrics: {port: 0}",
+            "engineMetrics: {port: 65536}",
+            "engineMetrics: {scheme: ftp}",
+            "engineMetrics: {interval: 50ms}",
+            "engineMetrics: {interval: .nan}",
+            "engineMetrics: {interval: 10s, idleInterval: 5s}",
+            "engineMetrics: {timeout: 0}",
+            'engineMetrics: {tokenFile: ""}',
+            "engineMetrics: {tls: {ca: ca.pem}}",
+            "engineMetrics: {scheme: https, tls: {insecureSkipVerify: 1}}",
             "shed: {maxInFlight: 0}",
             "shed: {}",
             "shed: 3",

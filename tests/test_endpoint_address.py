@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.address import parse_endpoint, parse_endpoints
+from extproc.address import named_in, parse_endpoint, parse_endpoints
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,32 @@ def test_the_canonical_spelling_is_the_same_address(
     host, _, canonical_port = parse_endpoint(written).rpartition(":")
     assert ipaddress.ip_address(host.strip("[]")) == ip
     assert int(canonical_port) == port
+
+
+POOL = ("10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "[fd00::1]:8000", "[::ffff:10.0.0.7]:8000")
+
+
+@pytest.mark.parametrize(
+    ("subset", "named"),
+    [
+        (("10.0.0.2:8000", "10.0.0.1:8001"), ("10.0.0.1:8001", "10.0.0.2:8000")),
+        (("10.0.0.1",), ("10.0.0.1:8000", "10.0.0.1:8001")),
+        (("fd00::1",), ("[fd00::1]:8000",)),
+        (("[FD00:0::1]",), ("[fd00::1]:8000",)),
+        (("[fd00:0::1]:08000",), ("[fd00::1]:8000",)),
+        (("::ffff:a00:7",), ("[::ffff:10.0.0.7]:8000",)),
+        ((), ()),
+        (("10.0.0.1:80", "10.0.0.3", "10.0.0", "", "[", "]", "[]", ":", "engine-1", "fe80::1%eth0"), ()),
+    ],
+)
+def test_a_subset_names_endpoints_by_address_and_port_or_by_address(
+    subset: tuple[str, ...], named: tuple[str, ...]
+) -> None:
+    assert named_in(subset, POOL) == named
+
+
+@given(st.lists(st.one_of(st.text(max_size=30), st.sampled_from(POOL)), max_size=6))
+def test_whatever_a_subset_holds_it_names_endpoints_of_the_pool_in_their_order(texts: list[str]) -> None:
+    named = named_in(tuple(texts), POOL)
+    assert set(POOL) & set(texts) <= set(named)
+    assert [one for one in POOL if one in named] == list(named)

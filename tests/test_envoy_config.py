@@ -24,6 +24,7 @@ from extproc.envoy_config import (
     render,
     validate,
 )
+from tests.certificates import Authority, Mounted
 
 OPTIONS = Options(endpoints=("127.0.0.1:8001", "[::1]:8002"))
 EVERYTHING = Options(
@@ -333,4 +334,81 @@ def test_the_command_needs_no_configuration(tmp_path: Path) -> None:
 def test_the_command_says_what_is_wrong(config: Path, arguments: list[str], code: int, said: str) -> None:
     result = run(*(config if argument == "CONFIG" else argument for argument in arguments))
     assert (result.exit_code, result.stdout) == (code, "")
+    assert said in result.stderr
+
+
+# TLS with the router
+
+
+def tls_of(text: str) -> dict[str, Any]:
+    """The TLS context of the router's cluster as printed; the engines' has none."""
+    engines, router = yaml.safe_load(text)["static_resources"]["clusters"]
+    assert "transport_socket" not in engines
+    context: dict[str, Any] = router["transport_socket"]["typed_config"]["common_tls_context"]
+    return context
+
+
+def with_tls(directory: Path, tls: str) -> Path:
+    path = directory / "extproc.yaml"
+    path.write_text(f"tls: {tls}\npools: [{{name: a, endpoints: {{static: ['127.0.0.1:1']}}}}]\n")
+    return path
+
+
+def test_a_router_in_plaintext_is_asked_in_plaintext() -> None:
+    assert "transport_socket" not in cluster(OPTIONS, "extproc")
+
+
+def test_envoy_trusts_the_authority_that_issued_the_router_s_certificate(tmp_path: Path) -> None:
+    authority = Authority()
+    files = Mounted(tmp_path, authority.issue(["router.example", "10.0.0.1"]), authority.pem)
+    config = with_tls(tmp_path, "{cert: tls.crt, key: tls.key, clientCa: ca.crt}")
+    result = run("--config", config, "--client-cert", files.cert, "--client-key", files.key)
+    assert result.exit_code == 0, result.output
+    context = tls_of(result.stdout)
+    trust = context["validation_context"]
+    assert trust["trusted_ca"] == {"filename": str(files.ca)}
+    assert [(name["san_type"], name["matcher"]) for name in trust["match_typed_subject_alt_names"]] == [
+        ("DNS", {"exact": "router.example"}),
+        ("IP_ADDRESS", {"exact": "10.0.0.1"}),
+    ]
+    assert context["tls_certificates"] == [
+        {"certificate_chain": {"filename": str(files.cert)}, "private_key": {"filename": str(files.key)}}
+    ]
+    assert context["alpn_protocols"] == ["h2"]
+
+
+def test_envoy_trusts_the_certificate_itself_where_no_authority_of_it_is_known(tmp_path: Path) -> None:
+    files = Mounted(tmp_path, Authority().issue(), Authority("of clients").pem)
+    config = with_tls(tmp_path, "{cert: tls.crt, key: tls.key, clientCa: ca.crt}")
+    result = run("--config", config, "--client-cert", files.cert, "--client-key", files.key)
+    assert result.exit_code == 0, result.output
+    assert tls_of(result.stdout)["validation_context"]["trusted_ca"] == {"filename": str(files.cert)}
+
+
+def test_a_self_signed_router_is_not_verified_and_this_is_said(tmp_path: Path) -> None:
+    result = run("--config", with_tls(tmp_path, "{selfSigned: true}"))
+    assert result.exit_code == 0, result.output
+    assert "validation_context" not in tls_of(result.stdout)
+    assert "Envoy will not ask who answers" in result.stderr
+
+
+def test_without_the_router_s_configuration_its_authority_turns_tls_on(tmp_path: Path) -> None:
+    files = Mounted(tmp_path, Authority().issue(), Authority().pem)
+    result = run("--endpoint", "127.0.0.1:1", "--router-ca", files.ca)
+    assert result.exit_code == 0, result.output
+    assert tls_of(result.stdout)["validation_context"] == {"trusted_ca": {"filename": str(files.ca)}}
+
+
+@pytest.mark.parametrize(
+    ("tls", "arguments", "said"),
+    [
+        ("{cert: no.crt, key: no.key}", [], "no.crt: no such file"),
+        ("{selfSigned: true, clientCa: ca.crt}", [], "(tls.clientCa): give --client-cert and --client-key"),
+        ("{selfSigned: true}", ["--client-cert", "x"], "needs its key"),
+        ("null", ["--router-ca", "x"], "the router's configuration has no tls"),
+    ],
+)
+def test_what_tls_lacks_is_said(tmp_path: Path, tls: str, arguments: list[str], said: str) -> None:
+    result = run("--config", with_tls(tmp_path, tls), *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr

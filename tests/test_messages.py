@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy_data_plane.envoy.service.ext_proc.v3 import ProcessingResponse
@@ -77,6 +79,49 @@ def test_the_served_endpoint_is_read_from_metadata_or_from_the_upstream_attribut
     assert event == ResponseHeaders(200, "10.0.0.1:8000", end_of_stream=False)
 
 
+SUBSETS = [
+    (["10.0.0.1:80", "[fd00::1]:80"], ("10.0.0.1:80", "[fd00::1]:80")),
+    ("10.0.0.1:80, 10.0.0.2 ,", ("10.0.0.1:80", "10.0.0.2")),
+    (["10.0.0.1,10.0.0.2", 5, None, ["10.0.0.3"]], ("10.0.0.1", "10.0.0.2")),
+    ([], ()),
+    ("", ()),
+    (None, ()),
+    (7, ()),
+    ({"10.0.0.1:80": True}, ()),
+]
+
+
+@pytest.mark.parametrize("part", ["request_headers", "request_body"])
+@pytest.mark.parametrize("size", [2, 100_000])
+@pytest.mark.parametrize(("value", "subset"), SUBSETS)
+def test_the_endpoints_that_the_gateway_s_metadata_names_come_with_the_first_message(
+    part: str, size: int, value: Any, subset: tuple[str, ...]
+) -> None:
+    message = pb.ProcessingRequest()
+    getattr(message, part).SetInParent()
+    if part == "request_body":
+        message.request_body.body = b"x" * size
+    hint = Struct()
+    hint.update({"x-gateway-destination-endpoint-subset": value, "other": "y"})
+    message.metadata_context.filter_metadata["envoy.lb.subset_hint"].CopyFrom(hint)
+    event = messages.decode(message.SerializeToString())
+    assert isinstance(event, RequestHeaders | RequestBody)
+    assert event.origin.subset == subset
+
+
+def test_a_subset_is_read_from_its_namespace_and_key_alone_and_never_from_a_header() -> None:
+    message = pb.ProcessingRequest()
+    header(message, "request_headers", "x-gateway-destination-endpoint-subset", b"10.0.0.1:80")
+    header(message, "request_headers", "envoy.lb.subset_hint", b"10.0.0.1:80")
+    for namespace in ("envoy.lb", "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset"):
+        struct = Struct()
+        struct.update({"envoy.lb.subset_hint": ["10.0.0.1:80"]})
+        message.metadata_context.filter_metadata[namespace].CopyFrom(struct)
+    event = messages.decode(message.SerializeToString())
+    assert isinstance(event, RequestHeaders)
+    assert event.origin.subset is None
+
+
 @pytest.mark.parametrize("value", [b"", b"2000", b"-20", b"abc", "２００".encode(), b"\xff\xfe\xfd"])
 def test_a_status_that_is_none_reads_as_zero(value: bytes) -> None:
     message = pb.ProcessingRequest()
@@ -124,9 +169,72 @@ def test_a_neutral_reply_answers_its_kind_and_changes_nothing(event: type[messag
     assert reply.dynamic_metadata is None
 
 
+def test_the_protocol_is_read_from_the_first_message_whatever_it_is() -> None:
+    protocol = Protocol(BodyMode.NONE, BodyMode.FULL_DUPLEX_STREAMED, without_waiting=True)
+    for kind in KINDS.values():
+        message = pb.ProcessingRequest()
+        getattr(message, kind).SetInParent()
+        assert messages.decode(message.SerializeToString()).protocol is None
+        message.protocol_config.response_body_mode = BodyMode.FULL_DUPLEX_STREAMED
+        message.protocol_config.send_body_without_waiting_for_header_response = True
+        assert messages.decode(message.SerializeToString()).protocol == protocol
+
+
+def test_a_message_that_is_only_shown_says_so_without_a_protocol() -> None:
+    for kind in KINDS.values():
+        message = pb.ProcessingRequest(observability_mode=True)
+        getattr(message, kind).SetInParent()
+        protocol = messages.decode(message.SerializeToString()).protocol
+        assert protocol is not None
+        assert protocol.observed
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "open_ended"),
+    [
+        ("upgrade", b"websocket", True),
+        (":method", b"CONNECT", True),
+        ("content-type", b"application/grpc+proto", True),
+        ("upgrade-insecure-requests", b"1", False),
+        (":path", b"/upgrade?CONNECT", False),
+        ("user-agent", b"application/grpc", False),
+    ],
+)
+def test_a_request_whose_body_may_last_as_long_as_its_response_is_known_by_its_headers(
+    key: str, value: bytes, open_ended: bool
+) -> None:
+    message = pb.ProcessingRequest()
+    header(message, "request_headers", key, value)
+    event = messages.decode(message.SerializeToString())
+    assert isinstance(event, RequestHeaders)
+    assert event.open_ended is open_ended
+
+
+@pytest.mark.parametrize(("value", "length"), [(b"12", 12), (b"-1", None), (b"1" * 30, None), (b"", None)])
+def test_the_length_of_a_streamed_body_is_read(value: bytes, length: int | None) -> None:
+    for without_waiting in (False, True):
+        message = pb.ProcessingRequest()
+        header(message, "request_headers", "content-length", value)
+        message.protocol_config.request_body_mode = BodyMode.STREAMED
+        message.protocol_config.send_body_without_waiting_for_header_response = without_waiting
+        event = messages.decode(message.SerializeToString())
+        assert isinstance(event, RequestHeaders)
+        assert event.length == (None if without_waiting else length)
+
+
+@pytest.mark.parametrize("event", [RequestHeaders, ResponseHeaders])
+def test_a_reply_to_headers_can_ask_how_bodies_are_sent_from_now_on(event: type[messages.Event]) -> None:
+    bodies = messages.Bodies(BodyMode.NONE, BodyMode.STREAMED)
+    mode = ProcessingResponse.parse(messages.neutral(event, bodies)).mode_override
+    assert mode is not None
+    assert (int(mode.request_body_mode), int(mode.response_body_mode)) == bodies
+    sent = (mode.response_header_mode, mode.request_trailer_mode, mode.response_trailer_mode)
+    assert {int(one) for one in sent} == {1}
+
+
 @pytest.mark.parametrize("event", [RequestHeaders, RequestBody])
 def test_a_pin_goes_out_as_header_and_as_metadata_equal(event: type[messages.Event]) -> None:
-    reply = ProcessingResponse.parse(messages.pinned(event is RequestHeaders, "10.0.0.1:80,[::1]:81"))
+    reply = ProcessingResponse.parse(messages.pinned(event, "10.0.0.1:80,[::1]:81"))
     part = getattr(reply, KINDS[event])
     (option,) = part.response.header_mutation.set_headers
     assert option.header.key == "x-gateway-destination-endpoint"
@@ -135,6 +243,16 @@ def test_a_pin_goes_out_as_header_and_as_metadata_equal(event: type[messages.Eve
     lb = reply.dynamic_metadata.fields["envoy.lb"].struct_value
     assert lb is not None
     assert lb.fields["x-gateway-destination-endpoint"].string_value == "10.0.0.1:80,[::1]:81"
+
+
+@pytest.mark.parametrize("event", [RequestHeaders, RequestBody])
+def test_without_a_pick_the_header_is_taken_away_that_a_client_may_have_sent(
+    event: type[messages.Event],
+) -> None:
+    reply = ProcessingResponse.parse(messages.pinned(event, ""))
+    mutation = getattr(reply, KINDS[event]).response.header_mutation
+    assert (mutation.remove_headers, mutation.set_headers) == (["x-gateway-destination-endpoint"], [])
+    assert reply.dynamic_metadata is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 62_000, 62_001, 200_000])
@@ -171,16 +289,18 @@ def test_a_refusal_carries_status_json_body_and_retry_after() -> None:
     body=st.builds(bytes.__mul__, st.binary(max_size=400), st.sampled_from([1, 100])),
     end=st.booleans(),
     path=st.sampled_from(["", "/v1/x"]),
-    served=st.booleans(),
+    shown=st.booleans(),
 )
-def test_a_body_is_read_as_the_parser_reads_it(body: bytes, end: bool, path: str, served: bool) -> None:
+def test_a_body_is_read_as_the_parser_reads_it(body: bytes, end: bool, path: str, shown: bool) -> None:
     message = pb.ProcessingRequest()
     message.request_body.body = body
     message.request_body.end_of_stream = end
     if path:
         attributes(message, request__path=path)
-    message.observability_mode = served
-    assert messages.decode(message.SerializeToString()) == RequestBody(Origin(path, "", "", None), body, end)
+    message.observability_mode = shown
+    event = messages.decode(message.SerializeToString())
+    assert event.protocol == (messages.OBSERVED if shown else None)
+    assert event == RequestBody(Origin(path, "", "", event.protocol), body, end)
 
 
 @given(st.binary(max_size=60), st.integers(0, 60))

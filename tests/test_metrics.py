@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from extproc import __version__
 from extproc.address import Address
 from extproc.metrics import PICK_BUCKETS, REASONS, Metrics, PoolState, serve
+from extproc.pool.scraping.metrics import ScrapeMetrics
 from extproc.prompt import Prompt, Scope
 from extproc.routing.pick import Reason
 
@@ -54,6 +55,7 @@ def test_the_process_is_measured_too(seen: Seen) -> None:
 
 def test_every_metric_of_the_router_is_explained_and_named_by_its_unit(seen: Seen) -> None:
     seen.metrics.watch(list)
+    ScrapeMetrics(seen.registry).watch(list)
     ours = [
         family
         for family in text_string_to_metric_families(generate_latest(seen.registry).decode())
@@ -70,6 +72,7 @@ def test_every_metric_of_the_router_is_explained_and_named_by_its_unit(seen: See
 @pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
 def test_the_documentation_names_only_metrics_that_exist(seen: Seen, page: str) -> None:
     seen.metrics.watch(list)
+    ScrapeMetrics(seen.registry).watch(list)
     named = set(re.findall(r"`(extproc_[a-z_]+)", (ROOT / page).read_text()))
     exist = set(re.findall(r"^# HELP (\S+)", generate_latest(seen.registry).decode(), flags=re.MULTILINE))
     assert named

@@ -45,12 +45,16 @@ class Router:
     def configure(self, text: str) -> None:
         self.pools.apply(parse(text, "test").pools)
 
-    def ask(self, body: bytes, *, route: str = "", hint: str = "") -> Answer:
-        origin = Origin("/v1/chat/completions", "", route, None)
+    def ask(
+        self, body: bytes, *, route: str = "", hint: str = "", subset: tuple[str, ...] | None = None
+    ) -> Answer:
+        origin = Origin("/v1/chat/completions", "", route, None, subset)
         return self.picker.pick(Question(origin, body, complete=True), hint)
 
-    def pin(self, body: bytes, *, route: str = "", hint: str = "") -> Pick:
-        answer = self.ask(body, route=route, hint=hint)
+    def pin(
+        self, body: bytes, *, route: str = "", hint: str = "", subset: tuple[str, ...] | None = None
+    ) -> Pick:
+        answer = self.ask(body, route=route, hint=hint, subset=subset)
         assert isinstance(answer, Pick)
         return answer
 
@@ -127,6 +131,51 @@ def test_a_gateway_that_does_not_say_who_served_puts_nobody_in_doubt() -> None:
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe\x00binary", b"[]", b"{", b'{"messages": 7}', b"null"])
 def test_a_body_that_is_no_prompt_is_still_pinned(body: bytes) -> None:
     assert first(Router(ONE_POOL).pin(body)).startswith("10.0.0.")
+
+
+@pytest.mark.parametrize("body", [chat("a long story " * 50), b""])
+@pytest.mark.parametrize("strategy", ["PREFIX_AWARE", "LEAST_OUTSTANDING_REQUESTS", "RANDOM"])
+def test_only_the_endpoints_that_the_gateway_names_are_picked(body: bytes, strategy: str) -> None:
+    router = Router(ONE_POOL.rstrip() + f"\n  strategy: {strategy}\n")
+    subset = ("10.0.0.4:80", "10.0.0.2", "10.0.0.99:80", "no address")
+    for _ in range(20):
+        assert set(router.pin(body, subset=subset).destination.split(",")) == {"10.0.0.2:80", "10.0.0.4:80"}
+    assert len(router.pin(body).destination.split(",")) == 4
+
+
+@pytest.mark.parametrize("subset", [(), ("10.0.0.99:80",), ("10.0.0.1:81",), ("evil",)])
+def test_a_request_for_none_of_the_pool_s_endpoints_is_refused_with_503(subset: tuple[str, ...]) -> None:
+    router = Router(ONE_POOL)
+    answer = router.ask(chat("x"), subset=subset)
+    assert isinstance(answer, Refused)
+    assert (answer.status, answer.message) == (503, "no endpoint of those that the gateway names is ready")
+    assert router.count("extproc_requests_total", pool="llama", strategy="PREFIX_AWARE", reason="empty") == 1
+
+
+def test_a_named_endpoint_that_is_full_is_429_though_others_have_room() -> None:
+    router = Router(ONE_POOL.rstrip() + "\n  shed: {maxInFlight: 1}\n")
+    router.pin(chat("x"), subset=("10.0.0.3:80",))
+    answer = router.ask(chat("y"), subset=("10.0.0.3:80",))
+    assert isinstance(answer, Refused)
+    assert answer.status == 429
+    assert first(router.pin(chat("y"))) != "10.0.0.3:80"
+
+
+def test_a_pool_that_does_not_know_its_endpoints_cannot_keep_to_some_of_them() -> None:
+    router = Router(ONE_POOL)
+    router.picker._targets[0].pool.set_endpoints([])
+    router.picker._targets[0].pool.synced = False
+    answer = router.ask(chat("x"), subset=("10.0.0.1:80",))
+    assert isinstance(answer, Refused)
+    assert answer.status == 503
+
+
+def test_a_pool_told_to_ignores_what_the_gateway_names_and_learns_on_over_the_change() -> None:
+    router = Router(ONE_POOL)
+    strategy = router.picker._targets[0].strategy
+    router.configure(ONE_POOL.rstrip() + "\n  endpointSubset: false\n")
+    assert router.picker._targets[0].strategy is strategy
+    assert len(router.pin(b"", subset=("10.0.0.1:80",)).destination.split(",")) == 4
 
 
 TWO_POOLS = """

@@ -167,3 +167,28 @@ def test_sighup_while_it_starts_is_no_reason_to_end(tmp_path: Path) -> None:
             router.wait_for("serving")
         finally:
             process.kill()
+
+
+def test_what_engines_say_of_their_load_is_shown_and_one_that_is_not_there_is_unknown(tmp_path: Path) -> None:
+    ports = free_ports(4)
+    gone = f"127.0.0.1:{ports[3]}"
+    simulate = [sys.executable, "-m", "extproc", "simulate", "--log", "json", "--port", "0"]
+    with subprocess.Popen(simulate, stdout=subprocess.PIPE, text=True) as engines:
+        try:
+            assert engines.stdout is not None
+            (engine,) = next(
+                line["engines"] for line in map(json.loads, engines.stdout) if line["event"] == "ready"
+            ).values()
+            path = tmp_path / "router.yaml"
+            where = f'{{static: ["{engine}", "{gone}"]}}'
+            path.write_text(configuration(ports, f"pools: [{{name: a, endpoints: {where}}}]\n"))
+            with serving(path, ports) as router:
+                unknown = router.wait_for("engine metrics are unknown")
+                assert (unknown["pool"], unknown["endpoints"]) == ("a", [gone])
+                of_engine = f'{{endpoint="{engine}",pool="a"}}'
+                assert router.metric(f"extproc_engine_requests_waiting{of_engine}") == 0
+                assert router.metric('extproc_engine_metrics_endpoints{pool="a",state="known"}') == 1
+                router.process.send_signal(signal.SIGTERM)
+                assert router.process.wait(10) == 0
+        finally:
+            engines.kill()

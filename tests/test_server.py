@@ -255,3 +255,79 @@ async def test_a_unix_socket_that_is_served_is_not_taken_over_and_a_stale_one_is
 async def test_a_unix_socket_has_the_name_that_was_written(name: str, tmp_path: Path) -> None:
     async with serving(Seen(), f"unix:{tmp_path}/{name}"):
         assert os.listdir(tmp_path) == [name]
+
+
+async def test_an_open_health_watch_does_not_hold_a_drain_and_is_told_of_it() -> None:
+    async with serving(Seen()) as (server, channel):
+        stub = health_pb2_grpc.HealthStub(channel)
+        status = health_pb2.HealthCheckResponse
+        watches = [stub.Watch(health_pb2.HealthCheckRequest(service=name)) for name in ("", "readiness", "x")]
+        said = [[(await watch.read()).status] for watch in watches]
+        async with asyncio.timeout(5):
+            await server.drain(0.1, 60)
+        for watch, heard in zip(watches, said, strict=True):
+            while (answer := await watch.read()) is not grpc.aio.EOF:
+                heard.append(answer.status)
+            assert await watch.code() is grpc.StatusCode.OK
+    assert said == [[status.SERVING, status.NOT_SERVING]] * 2 + [[status.SERVICE_UNKNOWN]]
+
+
+async def test_a_name_that_health_does_not_know_is_not_found() -> None:
+    async with serving(Seen()) as (_, channel):
+        stub = health_pb2_grpc.HealthStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await stub.Check(health_pb2.HealthCheckRequest(service="x"))
+        assert failed.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_headers_that_wait_for_a_body_are_answered_in_time_and_the_body_that_comes_later_too() -> None:
+    seen = Seen()
+    async with serving(seen) as (_, channel):
+        for mode in (BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED):
+            call = process(channel)
+            first = headers(end=False)
+            first.protocol_config.request_body_mode = mode
+            first.protocol_config.send_body_without_waiting_for_header_response = True
+            await call.write(first)
+            async with asyncio.timeout(10):
+                assert (await call.read()).request_headers.response.header_mutation.set_headers
+            for part in (b"late", b"later"):
+                await call.write(body(part))
+                assert (await call.read()).HasField("request_body")
+            await call.done_writing()
+            assert await call.read() is grpc.aio.EOF
+    assert [pin.released for pin in seen.pins] == [1, 1]
+
+
+async def test_a_stream_that_ends_while_it_waits_for_a_body_leaves_nothing_behind() -> None:
+    seen = Seen()
+    async with serving(seen) as (_, channel):
+        before = len(asyncio.all_tasks())
+        for end in ("cancel", "half-close"):
+            call = process(channel)
+            first = headers(end=False)
+            first.protocol_config.request_body_mode = BodyMode.FULL_DUPLEX_STREAMED
+            await call.write(first)
+            await until(lambda: seen.streams == 1)
+            if end == "cancel":
+                call.cancel()
+            else:
+                await call.done_writing()
+            await until(lambda: seen.streams == 0)
+        await until(lambda: len(asyncio.all_tasks()) <= before + 2)
+    assert seen.errors == []
+
+
+async def test_an_upgrade_that_the_gateway_holds_back_is_let_go_with_ok() -> None:
+    seen = Seen()
+    async with serving(seen) as (_, channel):
+        call = process(channel)
+        first = headers(end=False)
+        first.protocol_config.request_body_mode = BodyMode.BUFFERED
+        first.request_headers.headers.headers.add(key="upgrade", raw_value=b"websocket")
+        await call.write(first)
+        assert (await call.read()).request_headers.response.header_mutation.set_headers
+        async with asyncio.timeout(10):
+            assert await call.read() is grpc.aio.EOF
+        assert await call.code() is grpc.StatusCode.OK
+    assert [pin.released for pin in seen.pins] == [1]

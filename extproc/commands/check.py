@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import click
 import orjson
 
-from extproc.config import Config, ConfigError, Key, Match, PoolConfig, keys, load
+from extproc.config import Config, ConfigError, EndpointsConfig, Key, Match, PoolConfig, TlsConfig, keys, load
 from extproc.pool.discovery import file as endpoints_file
 
 
@@ -37,7 +38,8 @@ def command(file: Path, as_json: bool) -> None:
     Nothing is started. Exits 0 if the file is valid; 2 if it is not or cannot be read, with every problem on
     standard error, one a line, as file:line: key: problem.
 
-    An endpoints file that cannot be read is a warning: the router waits for it too.
+    An endpoints file that cannot be read is a warning: the router waits for it too. So is a certificate,
+    which may lie elsewhere than this command runs: without it the router does not start.
     """
     try:
         config = load(file)
@@ -49,21 +51,33 @@ def command(file: Path, as_json: bool) -> None:
             click.echo(str(error), err=True)
         sys.exit(2)
     pools = [_Pool(pool) for pool in config.pools]
+    warnings = [*_certificate_warnings(config.tls), *(pool.warning for pool in pools if pool.warning)]
     if as_json:
         _print_json(
             {
                 "file": str(file),
                 "valid": True,
-                "warnings": [pool.warning for pool in pools if pool.warning],
+                "warnings": warnings,
                 "endpoints": {pool.config.name: pool.count for pool in pools},
                 "config": config.model_dump(mode="json"),
             }
         )
         return
     click.echo(_summary(file, config, pools))
-    for pool in pools:
-        if pool.warning:
-            click.echo(f"warning: {pool.warning}", err=True)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _certificate_warnings(config: TlsConfig | None) -> list[str]:
+    if config is None:
+        return []
+    from extproc.certificates import TlsError, read
+
+    try:
+        read(config, time.time())
+    except TlsError as error:
+        return [str(error)]
+    return []
 
 
 class _Pool:
@@ -83,16 +97,30 @@ class _Pool:
 
     def line(self) -> tuple[str, ...]:
         pool = self.config
-        source = f" in {pool.endpoints.file}" if pool.endpoints.file else ""
         count = "unknown" if self.count is None else str(self.count)
-        return pool.name, _match(pool.match), pool.strategy.value, _bounds(pool), f"{count}{source}"
+        return (
+            pool.name,
+            _match(pool.match),
+            pool.strategy.value,
+            _bounds(pool),
+            _endpoints(pool.endpoints, count),
+        )
+
+
+def _endpoints(endpoints: EndpointsConfig, count: str) -> str:
+    if endpoints.inference_pool is not None:
+        return f"ready pods of InferencePool {endpoints.inference_pool.name}"
+    if endpoints.pods is not None:
+        return f"ready pods with {endpoints.pods.selector}"
+    return count if endpoints.file is None else f"{count} in {endpoints.file}"
 
 
 def _summary(file: Path, config: Config, pools: list[_Pool]) -> str:
     listening = [
-        ("ext_proc", str(config.listen)),
+        ("ext_proc", f"{config.listen}{_tls(config.tls)}"),
         ("health", str(config.health or "off")),
         ("metrics", str(config.metrics or "off")),
+        ("sharing", "off" if config.sharing is None else str(config.sharing.listen)),
     ]
     table = [("pool", "takes", "strategy", "leaves first choice at", "endpoints"), *(p.line() for p in pools)]
     return "\n".join([f"{file}: valid", "", *_columns(listening), "", *_columns(table)])
@@ -101,6 +129,12 @@ def _summary(file: Path, config: Config, pools: list[_Pool]) -> str:
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _tls(tls: TlsConfig | None) -> str:
+    if tls is None:
+        return ""
+    return " (TLS, clients show a certificate)" if tls.client_ca else " (TLS)"
 
 
 def _match(match: Match | None) -> str:

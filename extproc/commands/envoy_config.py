@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 if TYPE_CHECKING:
-    from extproc.config import Config, PoolConfig
-    from extproc.envoy_config import Exchange
+    from extproc.config import Config, PoolConfig, TlsConfig
+    from extproc.envoy_config import Exchange, RouterTls
 
 
 class _Wrong(click.ClickException):
@@ -82,6 +83,17 @@ class _Wrong(click.ClickException):
     is_flag=True,
     help="Without the router refuse requests, instead of sending them to the engine with the fewest.",
 )
+@click.option(
+    "--router-ca",
+    metavar="FILE",
+    help="Speak TLS with the router and trust what these PEM certificates vouch for. Default, where the"
+    " configuration has tls: its clientCa if that issued its certificate, else the certificate itself, which"
+    " Envoy must then be told anew when it is renewed.",
+)
+@click.option(
+    "--client-cert", metavar="FILE", help="PEM certificate that Envoy shows, for a router with tls.clientCa."
+)
+@click.option("--client-key", metavar="FILE", help="Its private key.")
 @click.option("--route-name", help="Envoy's route name. Default: one that the pool's match.route takes.")
 @click.option(
     "--admin",
@@ -118,6 +130,9 @@ def command(
     body_limit: int,
     message_timeout: float,
     fail_closed: bool,
+    router_ca: str | None,
+    client_cert: str | None,
+    client_key: str | None,
     route_name: str | None,
     admin: str,
     access_log: str | None,
@@ -150,6 +165,7 @@ def command(
         options = envoy_config.Options(
             endpoints=endpoints,
             routers=routers,
+            tls=_tls(config, router_ca, client_cert, client_key),
             listen=listen,
             plain_listen=plain_listen,
             exchange=exchange,
@@ -171,6 +187,47 @@ def command(
         click.echo(text, nl=False)
     else:
         _write(output, text)
+
+
+def _tls(
+    config: Config | None, router_ca: str | None, client_cert: str | None, client_key: str | None
+) -> RouterTls | None:
+    """How to speak with the router: as its configuration says, or where there is none as the options do."""
+    from extproc.envoy_config import RouterTls
+
+    tls = None if config is None else config.tls
+    if tls is None:
+        if router_ca is None and client_cert is None and client_key is None:
+            return None
+        if config is not None:
+            raise _Wrong(
+                "the router's configuration has no tls: leave out --router-ca, --client-cert, --client-key"
+            )
+        return RouterTls(trusted_ca=router_ca, cert=client_cert, key=client_key)
+    if tls.client_ca is not None and client_cert is None:
+        raise _Wrong(
+            f"the router serves only clients whose certificate is of {tls.client_ca} (tls.clientCa): give"
+            " --client-cert and --client-key"
+        )
+    names: tuple[str, ...] = ()
+    if router_ca is None and tls.cert is not None:
+        router_ca, names = _trust(tls)
+    if router_ca is None:
+        click.echo("the router's certificate is self-signed: Envoy will not ask who answers", err=True)
+    return RouterTls(trusted_ca=router_ca, names=names, cert=client_cert, key=client_key)
+
+
+def _trust(tls: TlsConfig) -> tuple[str, tuple[str, ...]]:
+    """What to trust the router's certificate by, and the names that it must be valid for."""
+    from extproc.certificates import TlsError, issued, read
+
+    try:
+        material = read(tls, time.time())
+    except TlsError as error:
+        raise _Wrong(f"{error}; or name what to trust with --router-ca") from None
+    trusted = tls.client_ca if issued(material) else tls.cert
+    assert trusted is not None  # noqa: S101  the caller has seen to it
+    return str(trusted.absolute()), material.names
 
 
 def _load(path: Path) -> Config:
@@ -199,7 +256,8 @@ def _endpoints(pool: PoolConfig) -> tuple[str, ...]:
         return pool.endpoints.static
     from extproc.pool.discovery import file
 
-    assert pool.endpoints.file is not None  # noqa: S101  the configuration holds exactly one of the two
+    if pool.endpoints.file is None:
+        raise _Wrong(f"pool {pool.name}: its endpoints are Kubernetes pods; give --endpoint IP:PORT")
     try:
         endpoints = tuple(file.read(pool.endpoints.file))
     except ValueError as error:

@@ -24,13 +24,14 @@ def command(path: Path) -> None:
     finishes them alone, and the process ends within drainTimeout. SIGHUP reads the configuration again; a
     bad file keeps the running one.
 
-    Exit codes: 0 drained, 1 an address cannot be listened on, 2 the configuration or the command line is
-    wrong.
+    Exit codes: 0 drained, 1 an address cannot be listened on, 2 the configuration, the command line or a
+    certificate is wrong.
     """
     # Until the reloader listens, whose first act is to look at the file: by default the signal is deadly.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     from extproc import logs
+    from extproc.certificates import TlsError
     from extproc.config import ConfigError, load
     from extproc.run import run
     from extproc.server import ListenError
@@ -43,6 +44,9 @@ def command(path: Path) -> None:
     logs.set_up(config.log)
     try:
         asyncio.run(run(config, path))
+    except TlsError as error:
+        click.echo(f"extproc serve: {error}", err=True)
+        raise SystemExit(2) from None
     except (ListenError, OSError) as error:
         click.echo(f"extproc serve: {error}", err=True)
         raise SystemExit(1) from None

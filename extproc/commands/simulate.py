@@ -80,10 +80,8 @@ def command(
 
     Exits 0 on SIGTERM or Ctrl-C, 1 if a port is in use.
     """
-    try:
-        from extproc.simulation.http import Settings
-    except ModuleNotFoundError as error:
-        raise click.ClickException(f"{error.name} is missing: pip install 'warmroute[demo]'") from error
+    from extproc.simulation.http import Settings
+
     spec = PRESETS[preset]
     spec = replace(spec, blocks=blocks or spec.blocks, max_num_seqs=max_num_seqs or spec.max_num_seqs)
     settings = Settings(spec, seed, speed, stream_interval, mean_output_tokens, model, host)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from extproc.charts import svg
 from extproc.demo.experiment import EVEN_WITHIN, Result
 
 COLOURS = {"RANDOM": "#8a8f98", "LEAST_OUTSTANDING_REQUESTS": "#d9822b", "PREFIX_AWARE": "#1f6feb"}
@@ -17,17 +16,6 @@ WINDOW_S = 5.0
 
 def plots(result: Result) -> dict[str, str]:
     """Return inline SVG by name: `ttft`, `hit_rate`, `share`, `added`."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams.update(
-        {
-            "svg.fonttype": "none",
-            "font.family": "sans-serif",
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-        }
-    )
 
     def distribution(axes: Any) -> None:
         for run in result.runs:
@@ -81,30 +69,12 @@ def plots(result: Result) -> dict[str, str]:
         )
 
     return {
-        "ttft": _svg(distribution),
-        "hit_rate": _svg(hit_rate),
-        "share": _svg(share),
-        "added": _svg(added),
+        "ttft": svg(distribution),
+        "hit_rate": svg(hit_rate),
+        "share": svg(share),
+        "added": svg(added),
     }
 
 
 def _line(strategy: str) -> dict[str, Any]:
     return {"color": COLOURS[strategy], "label": strategy, "lw": 2}
-
-
-def _svg(draw: Callable[[Any], None]) -> str:
-    """Return one plot as an SVG element without a size of its own, so that it takes its container's width."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes = figure.add_subplot()
-    draw(axes)
-    figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize="small")
-    axes.grid(alpha=0.2)
-    output = io.StringIO()
-    figure.savefig(output, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-    svg = output.getvalue()
-    svg = svg[svg.index("<svg") :]
-    head, rest = svg.split(">", 1)
-    kept = [part for part in head.split(" ") if not part.startswith(("width=", "height="))]
-    return " ".join(kept) + ">" + rest

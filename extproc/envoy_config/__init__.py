@@ -5,7 +5,7 @@ the Envoy binary itself. Nothing here knows how the router picks; it only makes 
 """
 
 from extproc.envoy_config.bootstrap import bootstrap
-from extproc.envoy_config.options import Exchange, Options, OptionsError
+from extproc.envoy_config.options import Exchange, Options, OptionsError, RouterTls
 from extproc.envoy_config.render import RenderError, render
 from extproc.envoy_config.validate import InvalidError, find_envoy, validate
 
@@ -15,6 +15,7 @@ __all__ = [
     "Options",
     "OptionsError",
     "RenderError",
+    "RouterTls",
     "bootstrap",
     "find_envoy",
     "render",

@@ -28,6 +28,7 @@ from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutatio
 from envoy_data_plane.envoy.config.core.v3 import (
     Address,
     BackoffStrategy,
+    DataSource,
     GrpcService,
     GrpcServiceEnvoyGrpc,
     HeaderValue,
@@ -39,6 +40,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
     SocketAddress,
     SubstitutionFormatString,
     TcpKeepalive,
+    TransportSocket,
     TypedExtensionConfig,
 )
 from envoy_data_plane.envoy.config.core.v3 import RetryPolicy as GrpcRetryPolicy
@@ -93,6 +95,14 @@ from envoy_data_plane.envoy.extensions.load_balancing_policies.override_host.v3 
     OverrideHostOverrideHostSource,
 )
 from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
+from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import (
+    CertificateValidationContext,
+    CommonTlsContext,
+    SubjectAltNameMatcher,
+    SubjectAltNameMatcherSanType,
+    TlsCertificate,
+    UpstreamTlsContext,
+)
 from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
     HttpProtocolOptions,
     HttpProtocolOptionsExplicitHttpConfig,
@@ -104,7 +114,7 @@ from envoy_data_plane.google.protobuf import Any, Struct, Value
 
 from extproc.address import Address as Parsed
 from extproc.address import parse_address
-from extproc.envoy_config.options import Options, is_ip
+from extproc.envoy_config.options import Options, RouterTls, is_ip
 
 # Endpoint Picker Protocol of the Gateway API Inference Extension v1.0.0.
 NAMESPACE = "envoy.lb"
@@ -507,10 +517,41 @@ def _router(options: Options) -> Cluster:
             max_ejection_percent=50,
         ),
         upstream_connection_options=_keepalive(),
+        transport_socket=None if options.tls is None else _transport(options.tls),
         typed_extension_protocol_options=_protocol(
             HttpProtocolOptionsExplicitHttpConfig(http2_protocol_options=Http2ProtocolOptions())
         ),
         load_assignment=_assignment(ROUTER, addresses),
+    )
+
+
+def _transport(tls: RouterTls) -> TransportSocket:
+    """TLS with the router, for streams and health checks. gRPC refuses a client that does not offer h2."""
+    certificates = []
+    if tls.cert is not None and tls.key is not None:
+        certificates.append(
+            TlsCertificate(
+                certificate_chain=DataSource(filename=tls.cert), private_key=DataSource(filename=tls.key)
+            )
+        )
+    trust = None
+    if tls.trusted_ca is not None:
+        trust = CertificateValidationContext(
+            trusted_ca=DataSource(filename=tls.trusted_ca),
+            match_typed_subject_alt_names=[
+                SubjectAltNameMatcher(
+                    san_type=SubjectAltNameMatcherSanType.IP_ADDRESS
+                    if is_ip(name)
+                    else SubjectAltNameMatcherSanType.DNS,
+                    matcher=StringMatcher(exact=name),
+                )
+                for name in tls.names
+            ],
+        )
+    context = CommonTlsContext(tls_certificates=certificates, validation_context=trust, alpn_protocols=["h2"])
+    return TransportSocket(
+        name="envoy.transport_sockets.tls",
+        typed_config=Any.pack(UpstreamTlsContext(common_tls_context=context)),
     )
 
 

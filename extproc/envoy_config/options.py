@@ -27,12 +27,37 @@ class OptionsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RouterTls:
+    """How Envoy speaks TLS with the router. Paths are those of files on Envoy's machine.
+
+    :ivar trusted_ca: PEM file with what Envoy trusts: an authority, or the router's own certificate; None to
+        trust anybody who answers, as the router's self-signed certificate needs.
+    :ivar names: DNS names and IP addresses, one of which the router's certificate must be valid for; empty
+        for any.
+    :ivar cert: PEM file with the certificate that Envoy shows, and `key`: its private key; None for none.
+    :raises OptionsError: one of `cert` and `key` is missing.
+    """
+
+    trusted_ca: str | None = None
+    names: tuple[str, ...] = ()
+    cert: str | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise OptionsError(
+                "Envoy's own certificate needs its key, and the key its certificate: give both"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What one Envoy should do for one pool.
 
     :ivar endpoints: the engines, each `IP:PORT`; at least one.
     :ivar routers: the router's addresses, each `IP:PORT`, `NAME:PORT` or `unix:/path`; several share the
         requests.
+    :ivar tls: how to speak TLS with the router; None for plaintext.
     :ivar listen: where clients connect, `IP:PORT`.
     :ivar plain_listen: a second listener with the same route and engines but without the router in the way,
         for measuring what the router adds; None for none.
@@ -57,6 +82,7 @@ class Options:
 
     endpoints: tuple[str, ...]
     routers: tuple[str, ...] = ("127.0.0.1:9002",)
+    tls: RouterTls | None = None
     listen: str = "127.0.0.1:8080"
     plain_listen: str | None = None
     exchange: Exchange = "two-message"

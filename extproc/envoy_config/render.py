@@ -21,6 +21,7 @@ from envoy.extensions.http.early_header_mutation.header_mutation.v3 import heade
 from envoy.extensions.load_balancing_policies.least_request.v3 import least_request_pb2 as _least_request
 from envoy.extensions.load_balancing_policies.override_host.v3 import override_host_pb2 as _override_host
 from envoy.extensions.retry.host.previous_hosts.v3 import previous_hosts_pb2 as _previous_hosts
+from envoy.extensions.transport_sockets.tls.v3 import tls_pb2 as _tls
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2 as _protocol_options
 from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
 from google.protobuf import json_format
@@ -36,6 +37,7 @@ _REGISTERED = (
     _least_request,
     _override_host,
     _previous_hosts,
+    _tls,
     _protocol_options,
 )
 

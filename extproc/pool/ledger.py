@@ -59,6 +59,11 @@ class Token:
         self.taken_at = taken_at
         """When the endpoint was picked, seconds of the caller's monotonic clock."""
 
+    @property
+    def held(self) -> bool:
+        """Whether it still counts."""
+        return self._slot >= 0
+
     def move(self, address: str) -> None:
         """Count the request on `address`, the endpoint that really serves it. Nothing happens after
         release.

@@ -6,22 +6,62 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from extproc.address import parse_endpoints
+from extproc.pool.backlog import REQUEST_TOKENS, Backlogs, Work
+from extproc.pool.ease import Easing, SlowStart
 from extproc.pool.health import PassiveHealth
 from extproc.pool.ledger import Ledger, Token
+from extproc.pool.others import Others
 from extproc.pool.reports import EngineReport, EngineReports
-from extproc.pool.snapshot import Snapshot
+from extproc.pool.snapshot import Queues, Snapshot
 
 ADDRESS_SEED = 0x7761726D
 """Seed of the endpoints' xxh3_64. Changing it moves every prefix once, and replicas must agree on it."""
 
 
+class InFlight:
+    """A request on its way: counted in flight on its endpoint, and its prompt among what waits there."""
+
+    __slots__ = ("_backlogs", "_token", "_work")
+
+    def __init__(self, backlogs: Backlogs, token: Token, work: Work) -> None:
+        self._backlogs = backlogs
+        self._token = token
+        self._work = work
+
+    @property
+    def address(self) -> str:
+        """The endpoint that the request is counted on, or was last counted on."""
+        return self._token.address
+
+    @property
+    def taken_at(self) -> float:
+        """When the endpoint was picked."""
+        return self._token.taken_at
+
+    def move(self, address: str, now: float) -> None:
+        """Count the request on `address`, the endpoint that really serves it. Nothing happens after
+        release.
+        """
+        if address != self._token.address and self._token.held:
+            self._token.move(address)
+            self._backlogs.dropped(self._work, now)
+            self._work = self._backlogs.add(address, self._work.tokens - REQUEST_TOKENS, now)
+
+    def release(self, now: float, computed: bool = True) -> None:
+        """The request has ended; `computed` says that its response had begun. Only the first call counts,
+        so every way out of a stream may call it.
+        """
+        if self._token.held:
+            self._token.release()
+            (self._backlogs.ended if computed else self._backlogs.dropped)(self._work, now)
+
+
 class Pool:
     """One pool as the picker uses it, request by request:
 
-    `snapshot` -> a strategy's `pick` -> `take` -> (`served` or `missed`) -> `Token.release`.
+    `snapshot` -> a strategy's `pick` -> `take` -> (`served` or `missed`) -> `InFlight.release`.
 
     Times are seconds of one monotonic clock, passed in.
     """
@@ -34,6 +74,9 @@ class Pool:
         self._ledger = Ledger() if ledger is None else ledger
         self._health = PassiveHealth()
         self._reports: EngineReports | None = None
+        self._backlogs = Backlogs()
+        self._others = Others()
+        self._easing = Easing()
         self._addresses: tuple[str, ...] = ()
         self._index: dict[str, int] = {}
         self._hashes = np.zeros(0, dtype=np.uint64)
@@ -53,13 +96,23 @@ class Pool:
     def __len__(self) -> int:
         return len(self._addresses)
 
-    def set_endpoints(self, addresses: Iterable[str]) -> None:
+    def use(self, slow_start: SlowStart) -> None:
+        """Ease endpoints that join in by these settings from now on."""
+        self._easing.use(slow_start)
+
+    def set_endpoints(
+        self, addresses: Iterable[str], now: float | None = None, cold: Collection[str] = ()
+    ) -> None:
         """These are the pool's endpoints now; duplicates count once. The pool is synced from here on.
+
+        What joins a synced pool at `now` is eased in, those in `cold`, whose nodes are not prepared, more
+        slowly; None: it joins as if it had always been there.
 
         In-flight counts stay with their addresses, also of endpoints that leave and come back. Raises
         ValueError that names the first address that is not `ip:port`, and then nothing has changed.
         """
         canonical = parse_endpoints(addresses)
+        self._easing.set_members(canonical, now if self.synced else None, cold)
         self.synced = True
         if canonical == self._addresses:
             return
@@ -72,6 +125,7 @@ class Pool:
         self._slots = self._ledger.set_addresses(canonical)
         self._all_eligible = np.ones(len(canonical), dtype=np.bool_)
         self._health.set_members(canonical)
+        self._backlogs.set_addresses(canonical)
         if self._reports is not None:
             self._reports.set_addresses(canonical)
         for shared in (self._hashes, self._all_eligible):
@@ -92,16 +146,28 @@ class Pool:
         if excluded:
             eligible = eligible.copy()
             eligible[[self._index[address] for address in excluded]] = False
-        if only is None:
-            return Snapshot(self._addresses, self._hashes, in_flight, eligible)
-        return self._subset(only, in_flight, eligible)
+        queues = Queues(
+            self._backlogs.tokens(now),
+            self._backlogs.typical,
+            self._others.known_share(now),
+            self._others.unseen(now),
+        )
+        ease = self._easing.shares(now)
+        whole = Snapshot(self._addresses, self._hashes, in_flight, eligible, queues, ease, self._addresses)
+        return whole if only is None else self._subset(whole, only)
 
-    def take(self, address: str, now: float) -> Token:
-        """Count a request whose first choice is `address`. If that endpoint is half-open, this is its
-        probe.
+    def take(self, address: str, now: float, uncached: float = 0.0) -> InFlight:
+        """Count a request whose first choice is `address`, which has to compute so many tokens of the
+        prompt. If that endpoint is half-open, this is its probe.
         """
         self._health.picked(address, now)
-        return self._ledger.take(address, now)
+        token = self._ledger.take(address, now)
+        return InFlight(self._backlogs, token, self._backlogs.add(address, uncached, now))
+
+    def heard(self, address: str, tokens: float, at: float) -> None:
+        """Another replica sent a request to `address` at `at`, with so many tokens to be computed there."""
+        if address in self._index:
+            self._others.heard(self._backlogs.add(address, tokens, at).tokens, at)
 
     def served(self, address: str, now: float) -> None:
         """`address` served a request: it is healthy."""
@@ -127,7 +193,10 @@ class Pool:
         if self._reports is None:
             self._reports = EngineReports()
             self._reports.set_addresses(self._addresses)
-        picks = int(self._ledger.picks(self._slots[index : index + 1])[0])
+        slot = self._slots[index : index + 1]
+        picks = int(self._ledger.picks(slot)[0])
+        self._others.reported(float(self._ledger.in_flight(slot)[0]), report.running + report.waiting, now)
+        self._backlogs.reported(address, report, now)
         self._reports.put(address, report.running + report.waiting, picks, now)
 
     def in_flight(self) -> dict[str, int]:
@@ -136,15 +205,19 @@ class Pool:
         """
         return self._ledger.counts()
 
-    def _subset(
-        self, only: Collection[str], in_flight: NDArray[np.int64], eligible: NDArray[np.bool_]
-    ) -> Snapshot:
+    def _subset(self, whole: Snapshot, only: Collection[str]) -> Snapshot:
         # In the pool's order, whatever order a set of names has in this process.
         chosen = sorted({self._index[address] for address in only if address in self._index})
-        allowed = eligible[chosen]
+        allowed = whole.eligible[chosen]
+        queues = whole.queues
+        if queues is not None:
+            queues = queues._replace(tokens=queues.tokens[chosen])
         return Snapshot(
             tuple(self._addresses[index] for index in chosen),
             self._hashes[chosen],
-            in_flight[chosen],
+            whole.in_flight[chosen],
             allowed if allowed.any() else np.ones(len(chosen), dtype=np.bool_),
+            queues,
+            None if whole.ease is None else whole.ease[chosen],
+            self._addresses,
         )

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Queues(NamedTuple):
+    """What waits to be computed, endpoint by endpoint as in the snapshot."""
+
+    tokens: NDArray[np.float64]
+    """Prompt tokens predicted to wait."""
+    typical: float
+    """Tokens that a request costs on average."""
+    known_share: float = 1.0
+    """Part of the traffic that this replica knows of."""
+    unseen: float = 0.0
+    """Tokens that other replicas may have sent, all endpoints together, of which this one does not know
+    yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +40,14 @@ class Snapshot:
     eligible: NDArray[np.bool_]
     """False for an endpoint that must not be first choice now. At least one is True unless there is no
     endpoint."""
+    queues: Queues | None = None
+    """None: nothing is known of them."""
+    ease: NDArray[np.float64] | None = None
+    """Share of what it could take that an endpoint should get, above 0: less than 1 while it is new. None:
+    all are 1."""
+    members: tuple[str, ...] | None = None
+    """The whole pool, of which this may be a part; the same object until it changes. None: this is the
+    pool."""
 
     def __len__(self) -> int:
         return len(self.addresses)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ class Arrival(NamedTuple):
     """What the engine makes of it: chained keys of the prompt's full KV cache blocks."""
     prompt_tokens: int
     output_tokens: int
+    """0 if the trace does not say."""
     session: int = 0
     """Same for all turns of a conversation; 0 if the trace does not say."""
 
@@ -57,6 +59,8 @@ class Trace:
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     """Every line that was left out."""
+    origin: float = 0.0
+    """What the clock of the trace's file said, in seconds, when `Arrival.at` was 0."""
 
     @property
     def seconds(self) -> float:
@@ -66,10 +70,25 @@ class Trace:
     def part(self, start: float, end: float) -> Trace:
         """The requests from fraction `start` to `end` of their number, time beginning at 0 again."""
         count = len(self.arrivals)
-        chosen = self.arrivals[round(start * count) : round(end * count)]
-        first = chosen[0].at if chosen else 0.0
-        arrivals = [arrival._replace(at=arrival.at - first) for arrival in chosen]
-        return Trace(self.name, arrivals, self.block_tokens, self.has_prefixes, self.notes, self.problems)
+        chosen, first = from_zero(self.arrivals[round(start * count) : round(end * count)])
+        return replace(self, arrivals=chosen, origin=self.origin + first)
+
+
+def from_zero(arrivals: Sequence[Arrival]) -> tuple[list[Arrival], float]:
+    """The requests in order of time, the first at 0, and when that was."""
+    found = sorted(arrivals, key=lambda arrival: arrival.at)
+    first = found[0].at if found else 0.0
+    return [arrival._replace(at=arrival.at - first) for arrival in found] if first else found, first
+
+
+def cut(keys: BlockKeys, length: int) -> BlockKeys:
+    """The whole blocks within the first `length` bytes, or the first block if that is longer already.
+
+    A router with a prefix length cuts the text and has a key at exactly that point; of a trace only the
+    blocks are known.
+    """
+    count = max(1, bisect_right(keys.ends, length))
+    return keys if count >= len(keys.keys) else BlockKeys(keys.keys[:count], keys.ends[:count])
 
 
 @cache

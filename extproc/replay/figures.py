@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ class Summary:
     """Share of engine time in which prefills ran."""
     cold: int
     """Requests on an engine that joined less than `COLD_S` before."""
+    cold_hit_rate: float
+    """Hit rate of these; 0 if there are none."""
     share: dict[str, float]
     """Share of requests by engine."""
 
@@ -42,24 +45,43 @@ class Summary:
 def summary(outcome: Outcome) -> Summary:
     """The figures of a run."""
     served = outcome.engine >= 0
-    prompt = int(outcome.prompt[served].sum())
     count = len(outcome.engines)
     by_engine = np.bincount(outcome.engine[served], minlength=count)
-    end = float(outcome.at[-1]) if len(outcome.at) else 0.0
-    present = sum(min(engine.left, end) - engine.joined for engine in outcome.engines if engine.joined < end)
+    present = _engine_seconds(outcome)
     total = max(1, int(by_engine.sum()))
+    cold = on_cold_engine(outcome)
     return Summary(
         len(outcome.at),
         outcome.refused,
-        float(outcome.cached[served].sum()) / max(1, prompt),
+        _hit_rate(outcome, served),
         _times(outcome.ttft[served]),
         _times(outcome.total[served]),
         _uneven(by_engine[_throughout(outcome)]),
         work_balance(outcome),
         outcome.busy_s / present if present > 0 else 0.0,
-        cold_requests(outcome),
+        int(np.count_nonzero(cold)),
+        _hit_rate(outcome, cold),
         {engine.name: float(by_engine[at] / total) for at, engine in enumerate(outcome.engines)},
     )
+
+
+def _engine_seconds(outcome: Outcome) -> float:
+    """How long engines were there, all together: until they left or the last request ended, and until they
+    had done what they had."""
+    served = outcome.engine >= 0
+    if not served.any():
+        return 0.0
+    ended = np.zeros(len(outcome.engines))
+    np.maximum.at(ended, outcome.engine[served], (outcome.at + outcome.total)[served])
+    last = float(ended.max())
+    return sum(
+        max(0.0, min(engine.left, last) - engine.joined, own - engine.joined)
+        for engine, own in zip(outcome.engines, ended.tolist(), strict=True)
+    )
+
+
+def _hit_rate(outcome: Outcome, chosen: NDArray[np.bool_]) -> float:
+    return float(outcome.cached[chosen].sum() / max(1, outcome.prompt[chosen].sum()))
 
 
 def _times(seconds: NDArray[np.float64]) -> dict[str, float]:
@@ -91,23 +113,43 @@ def work_balance(outcome: Outcome) -> float:
     return float(work.max(axis=1).sum() / max(1.0, work.mean(axis=1).sum()))
 
 
-def cold_requests(outcome: Outcome) -> int:
-    """Requests that went to an engine within `COLD_S` of its joining."""
-    count = 0
-    for index, engine in enumerate(outcome.engines):
-        if engine.joined > 0:
-            late = (outcome.at >= engine.joined) & (outcome.at < engine.joined + COLD_S)
-            count += int(np.count_nonzero(late & (outcome.engine == index)))
-    return count
+def on_cold_engine(outcome: Outcome) -> NDArray[np.bool_]:
+    """For each request, whether it went to an engine within `COLD_S` of its joining."""
+    if not len(outcome.engines):
+        return np.zeros(len(outcome.at), dtype=np.bool_)
+    joined = np.array([engine.joined for engine in outcome.engines])[outcome.engine]
+    cold: NDArray[np.bool_] = (outcome.engine >= 0) & (joined > 0) & (outcome.at < joined + COLD_S)
+    return cold
 
 
-def over_time(outcome: Outcome, windows: int = 60) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Middle (seconds) and hit rate of equal windows; NaN where no request was served."""
+@dataclass(frozen=True, slots=True)
+class OverTime:
+    """Shares in equal windows; NaN where no request was served."""
+
+    at: NDArray[np.float64]
+    """Middle of each window, seconds."""
+    hit_rate: NDArray[np.float64]
+    on_joiners: NDArray[np.float64]
+    """Share of requests that went to engines that joined during the run."""
+
+
+def over_time(outcome: Outcome, windows: int = 60) -> OverTime:
+    """What changed while the trace ran."""
     end = float(outcome.at[-1]) if len(outcome.at) else 0.0
     edges = np.linspace(0.0, max(end, 1e-9), windows + 1)
     served = outcome.engine >= 0
-    prompt, _ = np.histogram(outcome.at[served], edges, weights=outcome.prompt[served])
-    cached, _ = np.histogram(outcome.at[served], edges, weights=outcome.cached[served])
-    rate = np.full(windows, np.nan)
-    np.divide(cached, prompt, out=rate, where=prompt > 0)
-    return (edges[:-1] + edges[1:]) / 2, rate
+    at, engine = outcome.at[served], outcome.engine[served]
+    joiner = np.array([one.joined > 0.0 for one in outcome.engines], dtype=np.bool_)[engine]
+
+    def share(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
+        parts, _ = np.histogram(at, edges, weights=part)
+        wholes, _ = np.histogram(at, edges, weights=whole)
+        found = np.full(windows, np.nan)
+        np.divide(parts, wholes, out=found, where=wholes > 0)
+        return found
+
+    return OverTime(
+        (edges[:-1] + edges[1:]) / 2,
+        share(outcome.cached[served], outcome.prompt[served]),
+        share(joiner.astype(np.int64), np.ones(len(at), dtype=np.int64)),
+    )

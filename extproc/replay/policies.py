@@ -32,6 +32,11 @@ class Setting(NamedTuple):
     most: float
     whole: bool = True
 
+    @property
+    def range(self) -> str:
+        """What it may be, in words."""
+        return f"{'a whole number' if self.whole else 'a number'} from {self.least:g} to {self.most:g}"
+
 
 class Kind(NamedTuple):
     """A policy that can be asked for."""
@@ -50,7 +55,7 @@ class Named(NamedTuple):
 
 def _serving(name: str) -> Callable[..., Policy]:
     def make(
-        *, factor: float = 1.25, floor: float = 8, prefix_length: int | None = None, threshold: int = 16
+        *, factor: float = 1.25, floor: float = 8, prefix_length: int | None = None, threshold: int = 256
     ) -> Policy:
         return Serving(
             build(
@@ -73,10 +78,10 @@ _OURS = {
 }
 
 KINDS: Mapping[str, Kind] = {
-    "RANDOM": Kind("ours", _serving("RANDOM")),
-    "LEAST_OUTSTANDING_REQUESTS": Kind("ours", _serving("LEAST_OUTSTANDING_REQUESTS")),
+    "RANDOM": Kind("as it serves here", _serving("RANDOM")),
+    "LEAST_OUTSTANDING_REQUESTS": Kind("as it serves here", _serving("LEAST_OUTSTANDING_REQUESTS")),
     "PREFIX_AWARE": Kind(
-        "ours",
+        "as it serves here",
         _serving("PREFIX_AWARE"),
         {**_OURS, "prefixLength": Setting("prefix_length", 1024, 65_536)},
     ),
@@ -165,8 +170,5 @@ def _number(name: str, setting: str, rule: Setting, text: str) -> float:
     except ValueError:
         value = float("nan")
     if not rule.least <= value <= rule.most:
-        what = "a whole number" if rule.whole else "a number"
-        raise PolicyError(
-            f"policy {name}: {setting}={text}: expected {what} from {rule.least:g} to {rule.most:g}"
-        )
+        raise PolicyError(f"policy {name}: {setting}={text}: expected {rule.range}")
     return value

@@ -10,12 +10,12 @@ import random
 from collections.abc import Callable
 from typing import ClassVar
 
+from extproc.pool.pool import Pool
 from extproc.pool.reports import EngineReport
 from extproc.pool.snapshot import Snapshot
 from extproc.replay.arrival import Arrival
-from extproc.replay.candidates.backlog import Work
-from extproc.replay.candidates.least_growth import LeastGrowth
 from extproc.routing import Strategy
+from extproc.routing.prefix_aware import PrefixAware
 
 
 class Policy:
@@ -26,6 +26,12 @@ class Policy:
     take them in as well."""
     hears_picks: ClassVar[bool] = False
     """Whether replicas can share their picks."""
+
+    uncached: float = 0.0
+    """Tokens that the endpoint of the last pick will have to compute, if the policy estimates them."""
+
+    def attach(self, pool: Pool) -> None:
+        """This is the pool of the replica that it routes for."""
 
     def pick(self, request: Arrival, endpoints: Snapshot, now: float, draw: random.Random) -> str:
         """The address that gets the request; empty: none, it is refused. There is at least one endpoint."""
@@ -45,51 +51,28 @@ class Serving(Policy):
     """A strategy that serves, as it is."""
 
     reads_reports = True
+    hears_picks = True
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
+        self._pool: Pool | None = None
+
+    def attach(self, pool: Pool) -> None:
+        """As in `Policy`."""
+        self._pool = pool
 
     def pick(self, request: Arrival, endpoints: Snapshot, now: float, draw: random.Random) -> str:
         """As in `Policy`."""
         keys = request.keys if self.strategy.wants_keys else None
-        ranked = self.strategy.pick(keys, endpoints, draw).ranked
-        return ranked[0] if ranked else ""
-
-
-class Learning(Policy):
-    """A candidate, which is told what becomes of its picks."""
-
-    reads_reports = True
-    hears_picks = True
-
-    def __init__(self, strategy: LeastGrowth) -> None:
-        self.strategy = strategy
-        self._works: dict[int, Work] = {}
-        self._of: tuple[str, ...] = ()
-
-    def pick(self, request: Arrival, endpoints: Snapshot, now: float, draw: random.Random) -> str:
-        """As in `Policy`."""
-        if endpoints.addresses is not self._of:
-            self._of = endpoints.addresses
-            self.strategy.set_endpoints(self._of)
-        placed = self.strategy.pick(request.keys, endpoints, draw, now)
-        if placed.work is None:
-            return ""
-        self._works[id(request)] = placed.work
-        return placed.pick.ranked[0]
-
-    def ended(self, request: Arrival, address: str, now: float) -> None:
-        """As in `Policy`."""
-        self.strategy.ended(self._works.pop(id(request)), now)
-
-    def reported(self, address: str, report: EngineReport, now: float) -> None:
-        """As in `Policy`."""
-        self.strategy.reported(address, report, now)
+        pick = self.strategy.pick(keys, endpoints, draw)
+        self.uncached = pick.uncached
+        return pick.ranked[0] if pick.ranked else ""
 
     def heard(self, picks: list[tuple[Arrival, str, float]], now: float) -> None:
         """As in `Policy`."""
-        for request, address, at in picks:
-            self.strategy.heard(request.keys, address, at)
+        if self._pool is not None and isinstance(self.strategy, PrefixAware):
+            for request, address, at in picks:
+                self._pool.heard(address, self.strategy.learn(request.keys, address), at)
 
 
 Make = Callable[[], Policy]

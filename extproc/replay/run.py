@@ -8,6 +8,7 @@ join have empty caches. Nothing depends on the real clock: equal arguments give 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from extproc.pool.ledger import Token
-from extproc.pool.pool import Pool
+from extproc.pool.pool import InFlight, Pool
 from extproc.pool.reports import EngineReport
 from extproc.replay.arrival import Arrival, Trace
 from extproc.replay.events import Change
@@ -29,6 +29,8 @@ REPORT_S = 1.0
 """Time between two readings of an engine's metrics, and between two deliveries of shared picks."""
 PROGRESS_EVERY = 256
 """Requests between two calls of `progress`."""
+
+_FIRST_TOKEN, _FINISHED = Kind.FIRST_TOKEN, Kind.FINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class _Replica:
     def __init__(self, policy: Policy, seed: int) -> None:
         self.policy = policy
         self.pool = Pool("replay")
+        policy.attach(self.pool)
         self.draw = random.Random(seed)
         self.picks: list[tuple[Arrival, str, float]] = []
 
@@ -131,6 +134,8 @@ def _read(engine: Engine, now: float) -> EngineReport:
         counters.queried_tokens - counters.hit_tokens,
         counters.submitted - counters.cancelled - engine.waiting,
         engine.busy_until(now)[0],
+        counters.queried_tokens,
+        counters.hit_tokens,
     )
 
 
@@ -144,26 +149,26 @@ class _Run:
         self._units: list[_Unit] = []
         self._in_pool: list[_Unit] = []
         self._by_address: dict[str, _Unit] = {}
-        self._open: dict[int, tuple[_Replica, Token]] = {}
+        self._open: dict[int, tuple[_Replica, InFlight]] = {}
+        self._reads = any(replica.policy.reads_reports for replica in self._replicas)
         count = len(trace.arrivals)
-        nothing = np.full(count, np.nan)
-        self._outcome = Outcome(
-            np.array([arrival.at for arrival in trace.arrivals]) * fleet.time_scale,
-            np.full(count, -1, dtype=np.int32),
-            nothing,
-            nothing.copy(),
-            np.zeros(count, dtype=np.int64),
-            np.array([arrival.prompt_tokens for arrival in trace.arrivals], dtype=np.int64),
-            changes=fleet.changes,
-        )
+        # Lists while it runs: to set one number in an array costs several times as much.
+        self._at: list[float] = (np.array([one.at for one in trace.arrivals]) * fleet.time_scale).tolist()
+        self._engine = [-1] * count
+        self._ttft = [math.nan] * count
+        self._total = [math.nan] * count
+        self._cached = [0] * count
+        self._refused = 0
+        self._load_at: list[float] = []
+        self._load: list[tuple[int, int]] = []
 
     def go(self, progress: Callable[[int], None] | None) -> Outcome:
-        fleet, outcome = self._fleet, self._outcome
+        fleet = self._fleet
         self._join(fleet.engines, 0.0)
         changes = sorted(fleet.changes, key=lambda change: change.at)
         next_report = REPORT_S
         most_output = fleet.max_output_tokens or 1 << 40
-        for index, (arrival, at) in enumerate(zip(self._trace.arrivals, outcome.at.tolist(), strict=True)):
+        for index, (arrival, at) in enumerate(zip(self._trace.arrivals, self._at, strict=True)):
             while changes and changes[0].at <= at:
                 self._change(changes.pop(0))
             while next_report <= at:
@@ -174,35 +179,45 @@ class _Run:
             if progress is not None and index % PROGRESS_EVERY == PROGRESS_EVERY - 1:
                 progress(PROGRESS_EVERY)
         self._drain()
-        outcome.engines = [Joined(unit.name, unit.joined, unit.left) for unit in self._units]
-        outcome.busy_s = sum(unit.engine.counters.prefill_busy_s for unit in self._units)
         if progress is not None:
             progress(len(self._trace.arrivals) % PROGRESS_EVERY)
-        return outcome
+        return Outcome(
+            np.array(self._at),
+            np.array(self._engine, dtype=np.int32),
+            np.array(self._ttft),
+            np.array(self._total),
+            np.array(self._cached, dtype=np.int64),
+            np.array([arrival.prompt_tokens for arrival in self._trace.arrivals], dtype=np.int64),
+            [Joined(unit.name, unit.joined, unit.left) for unit in self._units],
+            fleet.changes,
+            self._refused,
+            sum(unit.engine.counters.prefill_busy_s for unit in self._units),
+            self._load_at,
+            self._load,
+        )
 
     def _route(self, index: int, arrival: Arrival, at: float, most_output: int) -> None:
         replicas = self._replicas
         replica = replicas[self._draw.randrange(len(replicas))] if len(replicas) > 1 else replicas[0]
         pool = replica.pool
         address = replica.policy.pick(arrival, pool.snapshot(at), at, replica.draw) if len(pool) else ""
-        outcome = self._outcome
         if not address:
-            outcome.refused += 1
+            self._refused += 1
             return
         unit = self._by_address[address]
         output = min(arrival.output_tokens, most_output)
-        token = pool.take(address, at)
+        token = pool.take(address, at, replica.policy.uncached)
         if self._shares:
             replica.picks.append((arrival, address, at))
         try:
             unit.engine.submit(Request(index, arrival.blocks, arrival.prompt_tokens, output), at)
         except TooLargeError:
-            token.release()
+            token.release(at, computed=False)
             replica.policy.ended(arrival, address, at)
-            outcome.refused += 1
+            self._refused += 1
             return
         self._open[index] = (replica, token)
-        outcome.engine[index] = unit.index
+        self._engine[index] = unit.index
         unit.next_at = unit.engine.next_event()
 
     def _advance(self, now: float) -> None:
@@ -211,32 +226,24 @@ class _Run:
                 self._take_in(unit, now)
 
     def _take_in(self, unit: _Unit, now: float) -> None:
-        outcome, arrivals = self._outcome, self._trace.arrivals
         for kind, at, request, _, cached in unit.engine.advance(now):
             index: int = request  # type: ignore[assignment]
-            if kind is Kind.FIRST_TOKEN:
-                outcome.ttft[index] = at - outcome.at[index]
-                outcome.cached[index] = cached
-            elif kind is Kind.FINISHED:
-                outcome.total[index] = at - outcome.at[index]
+            if kind is _FIRST_TOKEN:
+                self._ttft[index] = at - self._at[index]
+                self._cached[index] = cached
+            elif kind is _FINISHED:
+                self._total[index] = at - self._at[index]
                 replica, token = self._open.pop(index)
-                token.release()
-                replica.policy.ended(arrivals[index], unit.address, at)
+                token.release(at)
+                replica.policy.ended(self._trace.arrivals[index], unit.address, at)
         unit.next_at = unit.engine.next_event()
 
     def _report(self, now: float) -> None:
         self._advance(now)
-        total = most = 0
-        reports = []
-        for unit in self._in_pool:
-            engine = unit.engine
-            report = _read(engine, now)
-            reports.append((unit.address, report))
-            load = report.running + report.waiting
-            total += load
-            most = max(most, load)
-        self._outcome.load_at.append(now)
-        self._outcome.load.append((total, most))
+        loads = [unit.engine.running + unit.engine.waiting for unit in self._in_pool]
+        self._load_at.append(now)
+        self._load.append((sum(loads), max(loads, default=0)))
+        reports = [(unit.address, _read(unit.engine, now)) for unit in self._in_pool] if self._reads else []
         for replica in self._replicas:
             policy = replica.policy
             if policy.reads_reports:

@@ -1,15 +1,17 @@
 """Is prefix-aware routing worth it for this traffic? Answered from the trace alone, before any simulation.
 
-Counts what prompts have in common, and what caches of the engines' size could make of it at best and by
-chance. No time passes here and nothing is queued: the order of requests is all that counts.
+Counts what prompts have in common, and what caches of the engines' size could make of it. No time passes here
+and nothing is queued: the order of requests is all that counts.
 """
 
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from extproc.replay.arrival import Trace
 
@@ -41,71 +43,143 @@ class Worth:
     """The most used of them that make up half of `reusable`."""
     carry_most: int
     """The same for nine tenths."""
-    best: float
-    """Share found by one cache as large as those of all engines together: more, no routing can reach."""
     by_chance: float
     """Share found when requests go to engines at random."""
+    pooled: float
+    """Share found by one cache as large as those of all engines together, which evicts as they do: what very
+    good routing comes near to."""
+    ceiling: float
+    """Share found if such a cache knew the future: more, no routing can reach."""
     verdict: str
     """The same in words."""
 
 
 def worth(trace: Trace, engines: int, blocks: int, time_scale: float = 1.0) -> Worth:
     """Analyse a trace for so many engines of so many KV cache blocks each."""
-    arrivals = trace.arrivals
     size = trace.block_tokens
-    total = max(1, sum(arrival.prompt_tokens for arrival in arrivals))
-    depths = dict.fromkeys(_classes(DEPTHS, "tokens"), 0)
-    ages = dict.fromkeys(_classes(AGES_S, "s"), 0)
-    depth_names, age_names = list(depths), list(ages)
+    total = max(1, sum(arrival.prompt_tokens for arrival in trace.arrivals))
+    overlap = _overlap(trace, time_scale)
+    reusable = size * sum(overlap.by_depth) / total
+    by_chance = _at_random(trace, engines, blocks) / total
+    together = pooled(trace, engines * blocks) / total
+    lengths = sorted(arrival.prompt_tokens for arrival in trace.arrivals)
+    median = lengths[len(lengths) // 2] if lengths else 0
+    carried = sorted(overlap.by_prefix.values(), reverse=True)
+    return Worth(
+        len(trace.arrivals),
+        median,
+        reusable,
+        _named(DEPTHS, "tokens", [size * count / total for count in overlap.by_depth]),
+        _named(AGES_S, "s", [size * count / total for count in overlap.by_age]),
+        len(carried),
+        _carrying(carried, 0.5),
+        _carrying(carried, 0.9),
+        by_chance,
+        together,
+        ceiling(trace, engines * blocks) / total,
+        _verdict(trace.has_prefixes, reusable, together, by_chance, median),
+    )
+
+
+@dataclass(slots=True)
+class _Overlap:
+    """Blocks that an infinite cache finds."""
+
+    by_depth: list[int]
+    """By class of `DEPTHS`."""
+    by_age: list[int]
+    """By class of `AGES_S`."""
+    by_prefix: dict[int, int]
+    """By the deepest block that a request found."""
+
+
+def _overlap(trace: Trace, time_scale: float) -> _Overlap:
+    overlap = _Overlap([0] * (len(DEPTHS) + 1), [0] * (len(AGES_S) + 1), {})
     last: dict[int, float] = {}
-    carried: dict[int, int] = {}
-    for arrival in arrivals:
+    size = trace.block_tokens
+    for arrival in trace.arrivals:
         now = arrival.at * time_scale
         found = 0
-        for block in _may_be_found(arrival.blocks, arrival.prompt_tokens, size):
+        for block in arrival.blocks[: _findable(arrival.prompt_tokens, size)]:
             before = last.get(block)
             if before is None:
                 break
             found += 1
-            depths[depth_names[_class(DEPTHS, found * size)]] += size
-            ages[age_names[_class(AGES_S, now - before)]] += size
+            overlap.by_depth[bisect_left(DEPTHS, found * size)] += 1
+            overlap.by_age[bisect_left(AGES_S, now - before)] += 1
         if found:
             prefix = arrival.blocks[found - 1]
-            carried[prefix] = carried.get(prefix, 0) + found * size
+            overlap.by_prefix[prefix] = overlap.by_prefix.get(prefix, 0) + found
         last.update(dict.fromkeys(arrival.blocks, now))
-    reusable = sum(depths.values()) / total
-    shares = sorted(carried.values(), reverse=True)
-    best = pooled(trace, engines * blocks) / total
-    by_chance = _scattered(trace, engines, blocks) / total
-    lengths = sorted(arrival.prompt_tokens for arrival in arrivals)
-    median = lengths[len(lengths) // 2] if lengths else 0
-    return Worth(
-        len(arrivals),
-        median,
-        reusable,
-        {name: value / total for name, value in depths.items()},
-        {name: value / total for name, value in ages.items()},
-        len(carried),
-        _carrying(shares, 0.5),
-        _carrying(shares, 0.9),
-        best,
-        by_chance,
-        _verdict(trace, reusable, best, by_chance, median),
-    )
+    return overlap
 
 
 def pooled(trace: Trace, blocks: int) -> int:
     """Tokens that one cache of so many blocks finds, requests one after the other."""
     cache = _Lru(blocks)
-    size = trace.block_tokens
-    return size * sum(cache.use(one.blocks, one.prompt_tokens, size) for one in trace.arrivals)
+    return _found(trace, lambda: cache)
 
 
-def _scattered(trace: Trace, engines: int, blocks: int) -> int:
+def _at_random(trace: Trace, engines: int, blocks: int) -> int:
     draw = random.Random(1)
     caches = [_Lru(blocks) for _ in range(engines)]
+    return _found(trace, lambda: draw.choice(caches))
+
+
+def _found(trace: Trace, choose: Callable[[], _Lru]) -> int:
+    """Tokens found when each request uses the cache that is chosen for it."""
     size = trace.block_tokens
-    return size * sum(draw.choice(caches).use(one.blocks, one.prompt_tokens, size) for one in trace.arrivals)
+    return size * sum(
+        choose().use(arrival.blocks, _findable(arrival.prompt_tokens, size)) for arrival in trace.arrivals
+    )
+
+
+def ceiling(trace: Trace, blocks: int) -> int:
+    """Tokens that no cache or caches of so many blocks in all can find more of, however requests are spread
+    and whatever is evicted.
+
+    A block found was kept since it was last used. So this is to choose as many as possible of these intervals
+    so that at no time more than `blocks` of them overlap. Taking them as they come, and when there are too
+    many giving up those that end last, is best: Belady's rule (IBM Systems Journal 5(2), 1966). That prompts
+    are found from their start only, and that running requests need blocks too, makes it less.
+    """
+    ends = _next_uses(trace)
+    due = [0] * (len(ends) + 1)  # blocks kept for the request of that index
+    furthest: list[int] = []  # heap of negated indices
+    kept = found = 0
+    for index, next_uses in enumerate(ends):
+        found += due[index]
+        kept -= due[index]
+        for end, count in next_uses.items():
+            if not due[end]:
+                heappush(furthest, -end)
+            due[end] += count
+            kept += count
+        while kept > blocks:
+            end = -furthest[0]
+            given_up = min(due[end], kept - blocks)
+            due[end] -= given_up
+            kept -= given_up
+            if not due[end]:
+                heappop(furthest)
+    return found * trace.block_tokens
+
+
+def _next_uses(trace: Trace) -> list[Counter[int]]:
+    """For each request, how many of its blocks are next of use for which request."""
+    size = trace.block_tokens
+    ends: list[Counter[int]] = []
+    coming: dict[int, int] = {}
+    for index in range(len(trace.arrivals) - 1, -1, -1):
+        arrival = trace.arrivals[index]
+        uses = Counter(map(coming.get, arrival.blocks))
+        ends.append(Counter({end: count for end, count in uses.items() if end is not None and end >= 0}))
+        findable = _findable(arrival.prompt_tokens, size)
+        coming.update(dict.fromkeys(arrival.blocks, index))
+        # The last token is computed whatever was kept.
+        coming.update(dict.fromkeys(arrival.blocks[findable:], -1))
+    ends.reverse()
+    return ends
 
 
 class _Lru:
@@ -113,10 +187,11 @@ class _Lru:
         self._capacity = capacity
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
-    def use(self, keys: Sequence[int], prompt_tokens: int, size: int) -> int:
+    def use(self, keys: Sequence[int], findable: int) -> int:
+        """How many of the first `findable` keys are there; then all are."""
         blocks = self._blocks
         found = 0
-        for key in _may_be_found(keys, prompt_tokens, size):
+        for key in keys[:findable]:
             if key not in blocks:
                 break
             found += 1
@@ -129,17 +204,14 @@ class _Lru:
         return found
 
 
-def _may_be_found(blocks: Sequence[int], prompt_tokens: int, size: int) -> Sequence[int]:
-    """All blocks but one that holds the last token: that token is always computed."""
-    return blocks[: (prompt_tokens - 1) // size]
+def _findable(prompt_tokens: int, size: int) -> int:
+    """Blocks of a prompt that may be found: not the one with the last token, which is always computed."""
+    return (prompt_tokens - 1) // size
 
 
-def _classes(bounds: Sequence[float], unit: str) -> list[str]:
-    return [*(f"up to {bound:g} {unit}" for bound in bounds), f"over {bounds[-1]:g} {unit}"]
-
-
-def _class(bounds: Sequence[float], value: float) -> int:
-    return next((at for at, bound in enumerate(bounds) if value <= bound), len(bounds))
+def _named(bounds: Sequence[float], unit: str, shares: Sequence[float]) -> dict[str, float]:
+    names = [*(f"up to {bound:g} {unit}" for bound in bounds), f"over {bounds[-1]:g} {unit}"]
+    return dict(zip(names, shares, strict=True))
 
 
 def _carrying(shares: list[int], part: float) -> int:
@@ -151,31 +223,37 @@ def _carrying(shares: list[int], part: float) -> int:
     return len(shares)
 
 
-def _verdict(trace: Trace, reusable: float, best: float, by_chance: float, median: int) -> str:
-    if not trace.has_prefixes:
+def _verdict(has_prefixes: bool, reusable: float, together: float, by_chance: float, median: float) -> str:
+    if not has_prefixes:
         return "Unknown: this trace does not say which prompts begin alike."
     if reusable < LITTLE:
         return (
             f"Little: only {reusable:.1%} of prompt tokens were seen before, prompts are nearly all unique. "
             "Route by load."
         )
-    if best < LITTLE:
+    if together < LITTLE:
         return (
             f"Little: {reusable:.1%} of prompt tokens come again, but so late that these engines' caches "
-            f"have lost them ({best:.1%} at best). More KV cache would help; routing alone will not."
+            f"have lost them: even as one cache they find {together:.1%}. More KV cache would help; routing "
+            "alone will not."
         )
-    if best - by_chance < LITTLE:
+    if together - by_chance < LITTLE:
         return (
-            f"Little: engines find {by_chance:.1%} wherever requests go, and {best:.1%} at best. What "
-            "prompts share is in every cache already."
+            f"Little: engines find {by_chance:.1%} wherever requests go, and as one cache {together:.1%}. "
+            "What prompts share is in every cache already."
         )
-    less = 1 - (1 - best) / (1 - by_chance)
+    less = 1 - (1 - together) / (1 - by_chance)
     text = (
-        f"Yes: at best {best:.1%} of prompt tokens are found in caches, {by_chance:.1%} when requests go "
-        f"anywhere. That is up to {less:.0%} less prefill work."
+        f"Yes: routed well, these engines find about {together:.1%} of prompt tokens in their caches, "
+        f"{by_chance:.1%} when requests go anywhere. That is {less:.0%} less prefill work."
     )
     if median < SHORT_TOKENS:
         text += (
             f" But half of the prompts have fewer than {median + 1} tokens: first tokens come fast anyway."
+        )
+    if reusable > 2 * together:
+        text += (
+            f" {reusable:.1%} come again, most of them too late for these caches: more KV cache would gain "
+            "more than any routing."
         )
     return text

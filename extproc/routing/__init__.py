@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from extproc.routing.fixed_prefix import FixedPrefix
 from extproc.routing.least_outstanding import LeastOutstanding
 from extproc.routing.pick import Strategy
 from extproc.routing.prefix_aware import PrefixAware
@@ -23,7 +24,7 @@ def build(
     name: str,
     *,
     prefix_length: int | Literal["auto"] = "auto",
-    concurrency_threshold: int = 16,
+    concurrency_threshold: int = 256,
     balance: Balance | None = DEFAULT_BALANCE,
     max_in_flight: int | None = None,
     before: Strategy | None = None,
@@ -40,5 +41,9 @@ def build(
     if name == LeastOutstanding.name:
         return LeastOutstanding(rule)
     if name == PrefixAware.name:
-        return PrefixAware(rule, prefix_length, before.depths if isinstance(before, PrefixAware) else None)
+        if prefix_length != "auto":
+            return FixedPrefix(rule, prefix_length)
+        return PrefixAware(
+            concurrency_threshold, max_in_flight, before if isinstance(before, PrefixAware) else None
+        )
     raise ValueError(f"strategy {name!r}: expected RANDOM, LEAST_OUTSTANDING_REQUESTS or PREFIX_AWARE")

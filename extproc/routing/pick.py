@@ -8,11 +8,12 @@ from typing import Final, Literal, NamedTuple, Protocol
 from extproc.pool.snapshot import Snapshot
 from extproc.prefix import BlockKeys
 
-Reason = Literal["prefix", "spill", "load", "random", "shed", "empty"]
+Reason = Literal["prefix", "spill", "new", "load", "random", "shed", "empty"]
 """Why a pick came out as it did, for metric labels and explanations.
 
-prefix: the first choice of the prefix. spill: that one had no room, this is another. load: the least busy.
-random: by chance. shed: every eligible endpoint is full, answer 429. empty: there is no eligible endpoint.
+prefix: where the prompt's prefix is. spill: that one was too busy, this is another. new: no endpoint was sent
+more of the prompt than what most prompts share. load: the least busy. random: by chance. shed: every eligible
+endpoint is full, answer 429. empty: there is no eligible endpoint.
 """
 
 RETRIES = 4
@@ -26,10 +27,10 @@ class Pick(NamedTuple):
     """Addresses, distinct: the choice, then at most `RETRIES` to retry on, best first, suspects last. Empty
     for shed and empty."""
     reason: Reason
-    depth: int | None = None
-    """Index in the chain of the block key that placed the request; None if no key did."""
+    uncached: float = 0.0
+    """Tokens that the choice will have to compute, by estimate; 0 where the strategy makes none."""
     home: str | None = None
-    """First choice of that key, which is `ranked[0]` unless the request spilled."""
+    """With a prefix length: the first choice of the prefix, `ranked[0]` unless the request spilled."""
 
 
 EMPTY: Final = Pick((), "empty")

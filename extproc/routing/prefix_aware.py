@@ -1,103 +1,253 @@
-"""PREFIX_AWARE: equal prefixes go to the same endpoint while it has room."""
+"""PREFIX_AWARE: a request goes where it does least harm.
+
+1. For each endpoint the router estimates how many tokens of the prompt would have to be computed there, from
+   what was sent there before (`sent`), and how many tokens wait there already (`extproc.pool.backlog`).
+2. With b tokens waiting and w to be computed, the square of what waits grows by w x (2b + w); the endpoint
+   where that is least gets the request.
+3. So a prefix stays where it is cached (w is small there) until the queue costs more than computing it anew
+   elsewhere, and a prompt that is new everywhere goes to the shortest queue; equal ones go to the first in
+   HRW order of the first block that the prompt does not share with most of the traffic.
+4. Each queue is taken to be longer than it is by what will join it soon, a few typical requests, so that
+   computing a prefix anew is never free; blocks that are popular, like a system prompt that all share, count
+   next to nothing, since every endpoint will have them soon.
+5. Endpoints at the concurrency threshold come last, whatever they would cost.
+
+Squares and not sums, because work that is done needlessly delays all who come behind it, the more the
+longer the queue is. Minimising the growth of squared backlogs is the drift argument of Tassiulas and
+Ephremides (IEEE Transactions on Automatic Control 37(12), 1992), with the work of a request depending on the
+server; that what a queue will cost grows with its square holds for each M/G/1 queue by itself too (Hyytiä,
+Penttinen, Aalto, European Journal of Operational Research 218(1), 2012).
+
+What other replicas sent is entered as one's own where they share their picks. What they have sent since they
+last told is taken to be spread by each prompt's HRW order, so that replicas do not all choose the same short
+queue. Where they do not share, another replica has probably sent the prompt to its HRW home before: it is
+weighed as if the home had it with probability `AT_HOME`.
+"""
 
 from __future__ import annotations
 
 import random
-from typing import Final, Literal
+from collections import deque
+from collections.abc import Iterator
+from itertools import count, islice
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from extproc.pool.backlog import REQUEST_TOKENS
 from extproc.pool.snapshot import Snapshot
 from extproc.prefix import BlockKeys
-from extproc.routing.depth import Depths
-from extproc.routing.least_outstanding import LeastOutstanding
-from extproc.routing.pick import EMPTY, SHED, Pick
-from extproc.routing.rendezvous import weights
-from extproc.routing.spill import Ranking, SpillRule
+from extproc.routing.pick import EMPTY, RETRIES, SHED, Pick, Reason
+from extproc.routing.rendezvous import best, weights
+from extproc.routing.sent import TOKEN_BYTES, Match, Sent
 
-REMEMBERED_RANKINGS = 8_192
-"""Rankings that are kept: about 250 bytes each, 2 MB in all. When full they are dropped, and come again."""
+YET_TO_COME = 2.0
+"""Typical requests by which each queue is taken to be longer than it is."""
+POPULAR_PRICE = 0.03
+"""Part of its tokens at which a popular block counts where it is missing: once computed there, it is there
+for many."""
+RUNNING_PRICE = 0.1
+"""Part of a typical request that each request in flight counts as waiting: it decodes, and slows others."""
+AT_HOME = 0.8
+"""How sure it is that another replica, of those that do not tell, has sent a known prompt to its home."""
+ABOUT_EQUAL = 1.05
+"""Growths that differ by no more are equal, and HRW order decides."""
+REMEMBERED_PICKS = 2_000
+"""Last prompts that are kept whole, for a replica that starts: 5 MB with prompts of 8 KB."""
+
+_UNIT = 2.0**-64
+
+
+class Weighed(NamedTuple):
+    """What the rule makes of one prompt. Arrays are in the order of the snapshot; tokens."""
+
+    match: Match | None
+    """None: the prompt has no keys."""
+    length: float
+    """Tokens of the prompt, as far as it was read."""
+    uncached: NDArray[np.float64]
+    """To be computed there, as far as is known."""
+    work: NDArray[np.float64]
+    """What it would cost: uncached, with popular blocks at their price, and `REQUEST_TOKENS`."""
+    queue: NDArray[np.float64]
+    """Taken to wait there."""
+    growth: NDArray[np.float64]
+    """Of the squared queue, tokens squared."""
+    full: NDArray[np.bool_]
+    """At the concurrency threshold, or from where on it takes no more."""
 
 
 class PrefixAware:
-    """Rendezvous hashing of one of the prompt's block keys, under the spill rule.
-
-    With a prefix length the chain was cut there and its last key places the prompt. With "auto" the depth
-    follows the traffic (see `depth`). Either way the endpoint is the key's HRW choice among the endpoints
-    of the moment, so one that joins or leaves moves its own share of the prefixes only. Prompts without
-    keys go to the least busy.
-    """
+    """The rule, with its own memory of one pool."""
 
     name: Final = "PREFIX_AWARE"
     wants_keys: Final = True
+    prefix_length: Final[int | None] = None
 
     def __init__(
         self,
-        rule: SpillRule,
-        prefix_length: int | Literal["auto"] = "auto",
-        depths: Depths | None = None,
+        concurrency_threshold: int,
+        max_in_flight: int | None = None,
+        before: PrefixAware | None = None,
     ) -> None:
-        self._rule = rule
-        self._by_load = LeastOutstanding(rule)
-        self._ranked_addresses: tuple[str, ...] = ()
-        self._rankings: dict[int, Ranking] = {}
-        self.prefix_length: int | None = None if prefix_length == "auto" else prefix_length
-        self.depths: Depths | None = None
-        """What was learnt of the traffic; None with a prefix length."""
-        if self.prefix_length is None:
-            self.depths = Depths() if depths is None else depths
+        """`concurrency_threshold`, `max_in_flight`: requests per endpoint; None: never shed. What `before`
+        has learnt is taken over.
+        """
+        self._bound = (
+            concurrency_threshold if max_in_flight is None else min(concurrency_threshold, max_in_flight)
+        )
+        self._max_in_flight = max_in_flight
+        self._sent: Sent = before._sent if before else Sent()
+        self._members: tuple[str, ...] = before._members if before else ()
+        self._slots: dict[str, int] = before._slots if before else {}
+        self._width: int = before._width if before else 0
+        self._aligned: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.zeros(0, dtype=np.intp))
+        self._latest: deque[tuple[BlockKeys, str]] = (
+            before._latest if before else deque(maxlen=REMEMBERED_PICKS)
+        )
 
     def pick(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Pick:
-        """As in `Strategy`. Unless nobody can take the request, it counts as traffic."""
-        if keys is None or not keys.keys:
-            return self._by_load.pick(None, endpoints, draw)
+        """As in `Strategy`. Unless nobody can take the request, it is remembered as sent there."""
         if not np.count_nonzero(endpoints.eligible):
             return EMPTY
-        chain = keys.keys
-        if self.depths is None:
-            depth = len(chain) - 1
-            ranking = self._rank(chain[depth], endpoints)
-            return SHED if ranking is None else _pick(ranking, endpoints, depth)
-        # All endpoints and not just the eligible: a suspect must not shift the depth of every prefix.
-        sight = self.depths.look(chain, len(endpoints), keys.segments)
-        depth = sight.depth
-        ranking = self._rank(chain[depth], endpoints)
-        if ranking is None:
+        if self._max_in_flight is not None and not np.any(
+            endpoints.eligible & (endpoints.in_flight < self._max_in_flight)
+        ):
             return SHED
-        if ranking.spilled and sight.adaptive != depth:
-            # Too much is anchored there. If its own part has a home with room, the prefix moves there for
-            # good.
-            other = self._rank(chain[sight.adaptive], endpoints)
-            if other is not None and not other.spilled:
-                depth, ranking = sight.adaptive, other
-        self.depths.note(chain, sight, depth)
-        return _pick(ranking, endpoints, depth)
+        found = self.weigh(keys, endpoints)
+        match = found.match
+        tie = match.home_key if match is not None else draw.getrandbits(64)
+        order = _ranked(found, tie, endpoints)
+        first = order[0]
+        address = endpoints.addresses[first]
+        uncached = found.uncached.item(first)
+        if match is None or keys is None:
+            return Pick(tuple([endpoints.addresses[index] for index in order]), "load", uncached)
+        self._remember(keys, match, address)
+        reason: Reason = "new"
+        if match.longest > match.popular:
+            reason = "prefix" if found.length - uncached >= match.longest else "spill"
+        return Pick(tuple([endpoints.addresses[index] for index in order]), reason, uncached)
 
-    def _rank(self, key: int, endpoints: Snapshot) -> Ranking | None:
-        """The spill rule's ranking. A key's HRW order holds for as long as the endpoints do, and a prefix
-        that is worth routing comes often: it is kept for the case that its first choice has room.
+    def weigh(self, keys: BlockKeys | None, endpoints: Snapshot) -> Weighed:
+        """What each endpoint would cost the prompt, and others by it.
+
+        Changes nothing but what is known of the pool's members.
         """
-        if endpoints.addresses is not self._ranked_addresses:
-            self._ranked_addresses = endpoints.addresses
-            self._rankings.clear()
-        calm = np.count_nonzero(endpoints.eligible) == len(endpoints.eligible)
-        if calm:
-            known = self._rankings.get(key)
-            if known is not None and self._rule.has_room_anyway(endpoints.in_flight.item(known.home)):
-                return known
-        ranking = self._rule.rank(weights(key, endpoints.hashes), endpoints)
-        if calm and ranking is not None and not ranking.spilled:
-            if len(self._rankings) >= REMEMBERED_RANKINGS:
-                self._rankings.clear()
-            self._rankings[key] = ranking
-        return ranking
+        slots = self._slots_of(endpoints)
+        queues = endpoints.queues
+        typical = REQUEST_TOKENS if queues is None else queues.typical
+        queue = endpoints.in_flight.astype(np.float64) * (RUNNING_PRICE * typical)
+        queue += YET_TO_COME * typical
+        if queues is not None:
+            queue += queues.tokens
+        match: Match | None = None
+        length = 0.0
+        if keys is None or not keys.keys:
+            uncached = np.zeros(len(slots))
+            work = np.full(len(slots), REQUEST_TOKENS)
+        else:
+            match = self._sent.match(keys.keys, keys.ends, self._width)
+            length = float(keys.ends[-1] // TOKEN_BYTES)
+            uncached = length - match.covered[slots]
+            work = _priced(uncached, length - match.popular)
+            if queues is not None and queues.unseen:
+                order = weights(match.home_key, endpoints.hashes) * _UNIT
+                queue += queues.unseen / len(slots) * (1.0 - order)
+        growth = work * (2.0 * queue + work)
+        if match is not None and queues is not None and queues.known_share < 1.0:
+            sure = AT_HOME * min(1.0, 2.0 * (1.0 - queues.known_share))
+            home = int(weights(match.home_key, endpoints.hashes).argmax())
+            cached = REQUEST_TOKENS * (2.0 * queue.item(home) + REQUEST_TOKENS)
+            growth[home] += sure * (cached - growth.item(home))
+        if endpoints.ease is not None:
+            growth /= endpoints.ease
+        return Weighed(match, length, uncached, work, queue, growth, endpoints.in_flight >= self._bound)
+
+    def learn(self, keys: BlockKeys, address: str) -> float:
+        """Another replica sent this prompt to `address`: returns the tokens to be computed there, as far as
+        is known here."""
+        slot = self._slots.get(address)
+        if slot is None or not keys.keys:
+            return 0.0
+        match = self._sent.match(keys.keys, keys.ends, self._width)
+        self._remember(keys, match, address)
+        return float(keys.ends[-1] // TOKEN_BYTES) - match.covered.item(slot)
+
+    def known(self, limit: int) -> Iterator[tuple[list[int], list[int], str]]:
+        """The last prompts that were sent somewhere, the latest first: keys, ends and address."""
+        for keys, address in islice(reversed(self._latest), limit):
+            if address in self._slots:
+                yield keys.keys, keys.ends, address
+
+    def _remember(self, keys: BlockKeys, match: Match, address: str) -> None:
+        self._sent.add(keys.keys, match.entries, self._slots[address], self._width)
+        self._latest.append((keys, address))
+
+    def _slots_of(self, endpoints: Snapshot) -> NDArray[np.intp]:
+        members = endpoints.addresses if endpoints.members is None else endpoints.members
+        if members is not self._members and members != self._members:
+            self._set_members(members)
+        self._members = members
+        addresses, slots = self._aligned
+        if endpoints.addresses is not addresses:
+            slots = np.array([self._slots[address] for address in endpoints.addresses], dtype=np.intp)
+            self._aligned = (endpoints.addresses, slots)
+        return slots
+
+    def _set_members(self, members: tuple[str, ...]) -> None:
+        """Of endpoints that stay all is kept, of those that left nothing: they come back with empty
+        caches."""
+        gone = self._slots.keys() - set(members)
+        if gone:
+            self._sent.forget([self._slots.pop(address) for address in gone])
+        taken = set(self._slots.values())
+        free = (slot for slot in count() if slot not in taken)
+        for address in members:
+            if address not in self._slots:
+                self._slots[address] = next(free)
+        self._width = max(self._slots.values(), default=-1) + 1
+        self._aligned = ((), np.zeros(0, dtype=np.intp))
 
 
-def _pick(ranking: Ranking, endpoints: Snapshot, depth: int) -> Pick:
-    addresses = endpoints.addresses
-    return Pick(
-        tuple([addresses[index] for index in ranking.order]),
-        "spill" if ranking.spilled else "prefix",
-        depth,
-        addresses[ranking.home],
-    )
+def _priced(uncached: NDArray[np.float64], unpopular: float) -> NDArray[np.float64]:
+    """What a request costs: what is popular but missing counts little."""
+    dear = np.minimum(uncached, unpopular)
+    work = uncached - dear
+    work *= POPULAR_PRICE
+    work += dear
+    work += REQUEST_TOKENS
+    return work
+
+
+def _ranked(found: Weighed, key: int, endpoints: Snapshot) -> list[int]:
+    """The endpoints by growth, those without room after those with room, suspects last."""
+    growth, eligible, full = found.growth, endpoints.eligible, found.full
+    everyone = np.count_nonzero(eligible) == len(eligible)
+    if everyone and not np.count_nonzero(full):
+        return _least(growth, key, endpoints.hashes, 1 + RETRIES)
+    order: list[int] = []
+    for tier in (eligible & ~full, eligible & full, ~eligible):
+        chosen = np.flatnonzero(tier)
+        if len(chosen) and len(order) <= RETRIES:
+            found_order = _least(growth[chosen], key, endpoints.hashes[chosen], 1 + RETRIES - len(order))
+            order += chosen[found_order].tolist()
+    return order
+
+
+def _least(growth: NDArray[np.float64], key: int, hashes: NDArray[np.uint64], most: int) -> list[int]:
+    """Indices of the least, in order; what is about equal to the least comes first in HRW order."""
+    ties = np.flatnonzero(growth <= growth.min() * ABOUT_EQUAL)
+    if len(ties) > 1:
+        order: list[int] = ties[best(weights(key, hashes[ties]), most)].tolist()
+    else:
+        order = ties.tolist()
+    if len(order) < most and len(order) < len(growth):
+        rest = growth.copy()
+        rest[ties] = np.inf
+        more = min(most, len(growth) - len(ties) + len(order)) - len(order)
+        if more > 0:
+            near = rest.argpartition(more - 1)[:more] if len(rest) > more else np.arange(len(rest))
+            order += near[rest[near].argsort()].tolist()
+    return order[:most]

@@ -54,7 +54,7 @@ class Ranking(NamedTuple):
 class SpillRule:
     """The rule with its settings; see the module."""
 
-    concurrency_threshold: int = 16
+    concurrency_threshold: int = 256
     balance: Balance | None = Balance()
     max_in_flight: int | None = None
     """Requests per endpoint from which on it takes no more; None: it always takes more."""

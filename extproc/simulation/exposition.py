@@ -14,6 +14,12 @@ TTFT_BUCKETS = (
 )  # fmt: skip
 """Bounds in seconds of vLLM's `time_to_first_token_seconds`."""
 
+REQUEST_BUCKETS = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+    960.0, 1920.0, 7680.0,
+)  # fmt: skip
+"""Bounds in seconds of vLLM's `request_prefill_time_seconds` and others."""
+
 
 class Histogram:
     """Counts of observations by upper bound, with sum."""
@@ -41,10 +47,13 @@ class Histogram:
         ]
 
 
-def render(engine: Engine, now: float, model: str, ttft: Histogram, lag: Histogram) -> str:
+def render(
+    engine: Engine, now: float, model: str, ttft: Histogram, prefill: Histogram, lag: Histogram
+) -> str:
     """Return the page for `engine` at `now` (its time, seconds).
 
-    `lag`: seconds between an event's time and its delivery.
+    `prefill`: seconds from leaving the queue to the first token, observed when the request has finished, as
+    vLLM does. `lag`: seconds between an event's time and its delivery.
     """
     counters = engine.counters
     prefill_busy, busy = engine.busy_until(now)
@@ -63,6 +72,11 @@ def render(engine: Engine, now: float, model: str, ttft: Histogram, lag: Histogr
     sample("counter", "vllm:prefix_cache_queries_total", "Tokens looked up.", counters.queried_tokens)
     sample("counter", "vllm:prefix_cache_hits_total", "Tokens found.", counters.hit_tokens)
     sample("counter", "vllm:prompt_tokens_total", "Prompt tokens prefilled.", counters.prompt_tokens)
+    sample("counter", "vllm:prompt_tokens_cached_total", "Of those, cached.", counters.cached_tokens)
+    by_source = "vllm:prompt_tokens_by_source_total"
+    computed = counters.prompt_tokens - counters.cached_tokens
+    sample("counter", by_source, "Prompt tokens by source.", computed, ',source="local_compute"')
+    lines.append(f'{by_source}{{{labels},source="local_cache_hit"}} {counters.cached_tokens!r}')
     sample("counter", "vllm:generation_tokens_total", "Tokens generated.", counters.generated_tokens)
     sample("counter", "vllm:num_preemptions_total", "Preemptions; the model has none.", 0)
     sample("counter", "vllm:request_success_total", "Requests finished.", counters.finished)
@@ -70,6 +84,7 @@ def render(engine: Engine, now: float, model: str, ttft: Histogram, lag: Histogr
     sample("gauge", "vllm:cache_config_info", "Size of the KV cache.", 1, size)
     for name, text, histogram in (
         ("vllm:time_to_first_token_seconds", "Seconds from arrival to first token.", ttft),
+        ("vllm:request_prefill_time_seconds", "Seconds from scheduled to first token.", prefill),
         ("simulation:event_lag_seconds", "Seconds by which this process delivers events late.", lag),
     ):
         lines.extend((f"# HELP {name} {text}", f"# TYPE {name} histogram"))

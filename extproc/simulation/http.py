@@ -24,6 +24,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from extproc.address import Address
 from extproc.simulation import exposition, tokens
 from extproc.simulation.model import Engine, Event, Kind, Request, TooLargeError
 from extproc.simulation.presets import PRESETS, EngineSpec
@@ -69,6 +70,8 @@ class _Call:
     """A request between the HTTP handler and the model."""
 
     arrived: float  # engine time
+    started: float = 0.0  # when it left the queue, also engine time
+    prefilled: float = 0.0  # how many seconds of that it took to its first token
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
 
 
@@ -127,6 +130,7 @@ class SimulatedEngine:
         self.engine = Engine(settings.spec, settings.stream_interval)
         """The model; its counters are live."""
         self._ttft = exposition.Histogram(exposition.TTFT_BUCKETS)
+        self._prefill = exposition.Histogram(exposition.REQUEST_BUCKETS)
         self._lag = exposition.Histogram(exposition.TTFT_BUCKETS)
         self._calls: dict[int, _Call] = {}
         self._serial = count(1)
@@ -137,7 +141,7 @@ class SimulatedEngine:
     @property
     def address(self) -> str:
         """`ip:port`, as endpoints are written."""
-        return f"{self.settings.host}:{self.port}"
+        return str(Address(self.settings.host, self.port))
 
     @property
     def url(self) -> str:
@@ -222,7 +226,9 @@ class SimulatedEngine:
                 return web.Response(text="simulation\n", headers=headers)
             case "GET" | "HEAD", "/metrics":
                 self._advance()
-                page = exposition.render(self.engine, self.time, self.settings.model, self._ttft, self._lag)
+                page = exposition.render(
+                    self.engine, self.time, self.settings.model, self._ttft, self._prefill, self._lag
+                )
                 return web.Response(text=page, headers=headers)
             case "POST", "/reset_prefix_cache":
                 self._advance()
@@ -356,9 +362,13 @@ class SimulatedEngine:
             call = self._calls.get(event.id)  # type: ignore[call-overload]  # ids here are serial numbers
             if call is None:
                 continue
-            if event.kind is Kind.FIRST_TOKEN:
+            if event.kind is Kind.STARTED:
+                call.started = event.time
+            elif event.kind is Kind.FIRST_TOKEN:
                 self._ttft.observe(event.time - call.arrived)
+                call.prefilled = event.time - call.started
             elif event.kind is Kind.FINISHED:
+                self._prefill.observe(call.prefilled)
                 del self._calls[event.id]  # type: ignore[arg-type]
             call.events.put_nowait(event)
 

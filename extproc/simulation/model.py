@@ -65,6 +65,10 @@ class Kind(Enum):
     """It has generated its last token and left the engine."""
 
 
+# Looking a member up in its class costs as much as making the event.
+_STARTED, _FIRST_TOKEN, _FINISHED = Kind.STARTED, Kind.FIRST_TOKEN, Kind.FINISHED
+
+
 class Event(NamedTuple):
     """Something that happened at `time` (seconds) to request `id`."""
 
@@ -90,6 +94,8 @@ class Counters:
     """Of those, tokens found, as vLLM's `prefix_cache_hits`."""
     prompt_tokens: int = 0
     """Prompt tokens of requests whose prefill is done."""
+    cached_tokens: int = 0
+    """Of those, tokens that were found in the cache."""
     generated_tokens: int = 0
     prefill_busy_s: float = 0.0
     """Time in which a prefill ran."""
@@ -222,8 +228,8 @@ class Engine:
             self._count(running, 1 + int(self._steps - running.began))
             self.cache.release(running.request.keys, running.private, len(running.request.keys))
         self.counters.cancelled += 1
-        self._replan()
-        self._start_next(now)
+        if not self._start_next(now):
+            self._replan()
         return True
 
     def next_event(self) -> float:
@@ -280,16 +286,17 @@ class Engine:
         self._prefilling = None
         request = running.request
         self.counters.prompt_tokens += request.prompt_tokens
+        self.counters.cached_tokens += running.cached
         self._count(running, 1)
-        self._events.append(Event(Kind.FIRST_TOKEN, at, request.id, 1, running.cached))
+        self._events.append(Event(_FIRST_TOKEN, at, request.id, 1, running.cached))
         if request.output_tokens == 1:
             self._finish(running, at)
         else:
             running.began = self._steps
             self._decoding[request.id] = running
             self._await_milestone(running, 1)
-        self._replan()
-        self._start_next(at)
+        if not self._start_next(at):
+            self._replan()
 
     def _await_milestone(self, running: _Running, tokens: int) -> None:
         """Note when `running`, which has `tokens`, is next of interest."""
@@ -314,30 +321,31 @@ class Engine:
         self._steps = step
         del self._decoding[request.id]
         self._finish(running, at)
-        self._replan()
-        self._start_next(at)
+        if not self._start_next(at):
+            self._replan()
 
     def _finish(self, running: _Running, at: float) -> None:
         request = running.request
         running.gone = True
         self.counters.finished += 1
         self.cache.release(request.keys, running.private, len(request.keys), request.output_keys)
-        self._events.append(Event(Kind.FINISHED, at, request.id, request.output_tokens, running.cached))
+        self._events.append(Event(_FINISHED, at, request.id, request.output_tokens, running.cached))
 
     def _count(self, running: _Running, tokens: int) -> None:
         self.counters.generated_tokens += tokens - running.counted
         running.counted = tokens
 
-    def _start_next(self, now: float) -> None:
-        """Start the head of the queue if the prefill lane, the batch and the cache have room for it."""
+    def _start_next(self, now: float) -> bool:
+        """Start the head of the queue if the prefill lane, the batch and the cache have room for it. If so,
+        rates and next times are set anew."""
         if self._prefilling is not None or not self._waiting or len(self._decoding) >= self.spec.max_num_seqs:
-            return
+            return False
         spec, counters = self.spec, self.counters
         request = next(iter(self._waiting.values()))
         hits = self.cache.match(request.keys, (request.prompt_tokens - 1) // spec.block_tokens)
         private = self.blocks_needed(request) - len(request.keys)
         if not self.cache.acquire(request.keys, private):
-            return
+            return False
         del self._waiting[request.id]
         cached = hits * spec.block_tokens
         counters.queried_tokens += request.prompt_tokens
@@ -350,14 +358,17 @@ class Engine:
             spec.prefill_overhead_s + uncached / spec.prefill_tokens_per_s
         )
         self._prefill_steps = -(-uncached // spec.chunk_tokens) if spec.chunk_tokens else 0
-        self._events.append(Event(Kind.STARTED, now, request.id, 0, cached))
+        self._events.append(Event(_STARTED, now, request.id, 0, cached))
         self._replan()
+        return True
 
     def _settle(self, now: float) -> None:
         """Bring step count, prefill and busy times up to `now`; no event may lie before it."""
         elapsed = now - self._since
+        if not elapsed:
+            return
         self._since = now
-        if not self.running:
+        if self._prefilling is None and not self._decoding:
             return
         self.counters.busy_s += elapsed
         if self._prefilling is not None:

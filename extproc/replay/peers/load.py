@@ -7,6 +7,7 @@ replica's own.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -47,3 +48,9 @@ def least(counts: np.ndarray[tuple[int], np.dtype[np.int64]], draw: random.Rando
     """Index of the least count, ties by chance."""
     lowest = np.flatnonzero(counts == counts.min())
     return int(lowest[draw.randrange(len(lowest))]) if len(lowest) > 1 else int(lowest[0])
+
+
+def one_of_the_highest(values: Sequence[float], draw: random.Random) -> int:
+    """Index of the highest value, ties by chance; sums of fractions that differ by rounding are equal."""
+    least = max(values) - 1e-9
+    return draw.choice([at for at, value in enumerate(values) if value >= least])

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from extproc.pool.snapshot import Snapshot
+from extproc.replay.policy import Policy
+
 
 class MatchIndex:
     """Block keys per address in least-recently-used order, at most `capacity` each."""
@@ -42,3 +45,27 @@ class MatchIndex:
     def size(self, address: str) -> int:
         """Blocks held for an address."""
         return len(self._blocks.get(address, ()))
+
+
+class Matching(Policy):
+    """A policy that asks which endpoint was sent most of a prompt. `capacity`: blocks per endpoint."""
+
+    def __init__(self, capacity: int) -> None:
+        self._index = MatchIndex(capacity)
+        self._of: tuple[str, ...] = ()
+
+    def matches(self, keys: Sequence[int], endpoints: Snapshot) -> list[int]:
+        """For each endpoint, how many leading keys it was sent."""
+        if endpoints.addresses is not self._of:
+            self._of = endpoints.addresses
+            self._index.forget_all_but(endpoints.addresses)
+        return [self._index.match(address, keys) for address in endpoints.addresses]
+
+    def blocks_of(self, address: str) -> int:
+        """Blocks held for an endpoint."""
+        return self._index.size(address)
+
+    def send(self, keys: Sequence[int], address: str) -> str:
+        """The prompt goes there. Returns the address."""
+        self._index.add(address, keys)
+        return address

@@ -18,32 +18,24 @@ import numpy as np
 from extproc.pool.snapshot import Snapshot
 from extproc.replay.arrival import Arrival
 from extproc.replay.peers.load import least
-from extproc.replay.peers.match_index import MatchIndex
-from extproc.replay.policy import Policy
+from extproc.replay.peers.match_index import Matching
 
 
-class MeanSigma(Policy):
+class MeanSigma(Matching):
     """`capacity`: blocks per endpoint."""
 
     def __init__(self, abs_difference: int = 8, sigmas: float = 1.0, capacity: int = 200_000) -> None:
+        super().__init__(capacity)
         self._abs = abs_difference
         self._sigmas = sigmas
-        self._index = MatchIndex(capacity)
-        self._of: tuple[str, ...] = ()
 
     def pick(self, request: Arrival, endpoints: Snapshot, now: float, draw: random.Random) -> str:
         """As in `Policy`."""
-        addresses = endpoints.addresses
-        if addresses is not self._of:
-            self._of = addresses
-            self._index.forget_all_but(addresses)
-        keys = request.keys.keys
-        loads = endpoints.in_flight
+        keys, loads = request.keys.keys, endpoints.in_flight
+        matches = self.matches(keys, endpoints)
         chosen = least(loads, draw)
         if int(loads.max()) - int(loads.min()) <= self._abs:
             bound = float(loads.mean()) + self._sigmas * float(np.std(loads))
-            matches = [self._index.match(address, keys) for address in addresses]
-            order = sorted(range(len(addresses)), key=lambda at: (-matches[at], loads.item(at)))
+            order = sorted(range(len(loads)), key=lambda at: (-matches[at], loads.item(at)))
             chosen = next((at for at in order if matches[at] and loads.item(at) <= bound), chosen)
-        self._index.add(addresses[chosen], keys)
-        return addresses[chosen]
+        return self.send(keys, endpoints.addresses[chosen])

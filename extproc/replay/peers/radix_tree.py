@@ -14,12 +14,11 @@ import random
 
 from extproc.pool.snapshot import Snapshot
 from extproc.replay.arrival import Arrival
-from extproc.replay.peers.load import least
-from extproc.replay.peers.match_index import MatchIndex
-from extproc.replay.policy import Policy
+from extproc.replay.peers.load import least, one_of_the_highest
+from extproc.replay.peers.match_index import Matching
 
 
-class RadixTree(Policy):
+class RadixTree(Matching):
     """`capacity`: blocks per endpoint's tree, standing for `--max-tree-size`."""
 
     def __init__(
@@ -29,31 +28,22 @@ class RadixTree(Policy):
         rel_threshold: float = 1.5,
         capacity: int = 1 << 15,
     ) -> None:
+        super().__init__(capacity)
         self._cache_threshold = cache_threshold
         self._abs = abs_threshold
         self._rel = rel_threshold
-        self._index = MatchIndex(capacity)
-        self._of: tuple[str, ...] = ()
 
     def pick(self, request: Arrival, endpoints: Snapshot, now: float, draw: random.Random) -> str:
         """As in `Policy`."""
-        addresses = endpoints.addresses
-        if addresses is not self._of:
-            self._of = addresses
-            self._index.forget_all_but(addresses)
         keys, ends, _ = request.keys
         loads = endpoints.in_flight
         low, high = int(loads.min()), int(loads.max())
+        matches = self.matches(keys, endpoints)
+        longest = max(matches)
         if high - low > self._abs and high > self._rel * low:
-            chosen = addresses[least(loads, draw)]
+            chosen = least(loads, draw)
+        elif longest and ends[longest - 1] > self._cache_threshold * ends[-1]:
+            chosen = matches.index(longest)
         else:
-            matches = [self._index.match(address, keys) for address in addresses]
-            longest = max(matches)
-            if longest and ends[longest - 1] > self._cache_threshold * ends[-1]:
-                chosen = addresses[matches.index(longest)]
-            else:
-                sizes = [self._index.size(address) for address in addresses]
-                smallest = min(sizes)
-                chosen = addresses[draw.choice([at for at, size in enumerate(sizes) if size == smallest])]
-        self._index.add(chosen, keys)
-        return chosen
+            chosen = one_of_the_highest([-self.blocks_of(address) for address in endpoints.addresses], draw)
+        return self.send(keys, endpoints.addresses[chosen])

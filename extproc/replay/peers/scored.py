@@ -15,13 +15,13 @@ import random
 from extproc.pool.reports import EngineReport
 from extproc.pool.snapshot import Snapshot
 from extproc.replay.arrival import Arrival
-from extproc.replay.peers.match_index import MatchIndex
-from extproc.replay.policy import Policy
+from extproc.replay.peers.load import one_of_the_highest
+from extproc.replay.peers.match_index import Matching
 
 _UNKNOWN = EngineReport(0, 0, 0.0)
 
 
-class Scored(Policy):
+class Scored(Matching):
     """Weights of the three scores; `capacity` in blocks per endpoint."""
 
     reads_reports = True
@@ -29,10 +29,9 @@ class Scored(Policy):
     def __init__(
         self, prefix: float = 3.0, queue: float = 2.0, kv_usage: float = 2.0, capacity: int = 31_250
     ) -> None:
+        super().__init__(capacity)
         self._weights = (prefix, queue, kv_usage)
-        self._index = MatchIndex(capacity)
         self._reports: dict[str, EngineReport] = {}
-        self._of: tuple[str, ...] = ()
 
     def reported(self, address: str, report: EngineReport, now: float) -> None:
         """As in `Policy`."""
@@ -40,22 +39,14 @@ class Scored(Policy):
 
     def pick(self, request: Arrival, endpoints: Snapshot, now: float, draw: random.Random) -> str:
         """As in `Policy`."""
-        addresses = endpoints.addresses
-        if addresses is not self._of:
-            self._of = addresses
-            self._index.forget_all_but(addresses)
         keys = request.keys.keys
         prefix, queue, kv_usage = self._weights
-        reports = [self._reports.get(address, _UNKNOWN) for address in addresses]
+        reports = [self._reports.get(address, _UNKNOWN) for address in endpoints.addresses]
         shortest = min(report.waiting for report in reports)
         spread = max(report.waiting for report in reports) - shortest
         count = max(1, len(keys))
         scores = []
-        for address, report in zip(addresses, reports, strict=True):
+        for match, report in zip(self.matches(keys, endpoints), reports, strict=True):
             idle = 1 - (report.waiting - shortest) / spread if spread else 1.0
-            match = self._index.match(address, keys) / count
-            scores.append(prefix * match + queue * idle + kv_usage * (1 - report.kv_usage))
-        best = max(scores)
-        chosen = addresses[draw.choice([at for at, score in enumerate(scores) if score >= best - 1e-9])]
-        self._index.add(chosen, keys)
-        return chosen
+            scores.append(prefix * (match / count) + queue * idle + kv_usage * (1 - report.kv_usage))
+        return self.send(keys, endpoints.addresses[one_of_the_highest(scores, draw)])

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from extproc.prefix import BlockKeys
-from extproc.replay.arrival import TOKEN_BYTES, Arrival, Trace, key_of
-from extproc.replay.traces.lines import LineError, each_line, iso
+from extproc.replay.arrival import TOKEN_BYTES, Arrival, Trace, from_zero, key_of
+from extproc.replay.traces.lines import LineError, each_line, iso, tokens
 
 NAME = "azure"
 _HEADER = b"TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -23,19 +23,19 @@ NOTE = (
 
 def recognise(line: bytes) -> bool:
     """The header, which is the same in every file."""
-    return line.lstrip(b"\xef\xbb\xbf").startswith(_HEADER)
+    return line.startswith(_HEADER)
 
 
 def read(path: Path, block_tokens: int = 64) -> Trace:
     """The trace, every prompt unique."""
     found, problems = each_line(path, _row)
     found.sort()
-    start = found[0][0] if found else 0.0
     arrivals = []
-    for number, (at, tokens, output) in enumerate(found):
-        keys = BlockKeys([key_of(-1 - number)], [tokens * TOKEN_BYTES])
-        arrivals.append(Arrival(at - start, keys, (), tokens, output))
-    return Trace(path.stem, arrivals, block_tokens, has_prefixes=False, notes=[NOTE], problems=problems)
+    for number, (at, prompt, output) in enumerate(found):
+        keys = BlockKeys([key_of(-1 - number)], [prompt * TOKEN_BYTES])
+        arrivals.append(Arrival(at, keys, (), prompt, output))
+    arrivals, origin = from_zero(arrivals)
+    return Trace(path.stem, arrivals, block_tokens, False, [NOTE], problems, origin)
 
 
 def _row(line: bytes) -> tuple[float, int, int] | None:
@@ -45,9 +45,7 @@ def _row(line: bytes) -> tuple[float, int, int] | None:
     if len(parts) != 3:
         raise LineError(f"expected three columns, not {len(parts)}")
     try:
-        tokens, output = int(parts[1]), int(parts[2])
+        prompt, output = int(parts[1]), int(parts[2])
     except ValueError:
         raise LineError("ContextTokens and GeneratedTokens must be whole numbers") from None
-    if tokens < 1 or output < 0:
-        raise LineError("ContextTokens must be at least 1, GeneratedTokens at least 0")
-    return iso(parts[0]), tokens, max(1, output)
+    return iso(parts[0]), tokens("ContextTokens", prompt, 1), max(1, tokens("GeneratedTokens", output, 0))

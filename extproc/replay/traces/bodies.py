@@ -1,8 +1,7 @@
 """Your own requests, JSONL: `timestamp` (seconds, or a time as in ISO 8601), `body` (JSON as it was sent).
 
 Optional: `path` (default: chat completions), `output_tokens` (default: the body's `max_tokens` or
-`max_completion_tokens`, else `OUTPUT_TOKENS`), and `session`, any text or number that is the same for all
-turns of a conversation.
+`max_completion_tokens`), and `session`, any text or number that is the same for all turns of a conversation.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ from typing import Any
 
 import xxhash
 
-from extproc.replay.arrival import Arrival, Trace
-from extproc.replay.traces.lines import LineError, each_line, json_object, moment
+from extproc.replay.arrival import Arrival, Trace, from_zero
+from extproc.replay.traces.lines import MOST_TOKENS, LineError, each_line, json_object, moment, tokens
 from extproc.replay.traces.requests import CHAT, arrival
 
 NAME = "bodies"
-OUTPUT_TOKENS = 128
-"""Output length where nothing says it."""
 
 
 def recognise(line: bytes) -> bool:
@@ -44,19 +41,15 @@ def read(path: Path, block_tokens: int = 64) -> Trace:
             0 if session is None else xxhash.xxh3_64_intdigest(str(session).encode()),
         )
 
-    arrivals, problems = each_line(path, use)
-    arrivals.sort(key=lambda one: one.at)
-    start = arrivals[0].at if arrivals else 0.0
-    arrivals = [one._replace(at=one.at - start) for one in arrivals]
-    return Trace(path.stem, arrivals, block_tokens, problems=problems)
+    found, problems = each_line(path, use)
+    arrivals, origin = from_zero(found)
+    return Trace(path.stem, arrivals, block_tokens, problems=problems, origin=origin)
 
 
 def _output(fields: dict[str, Any], body: dict[str, Any]) -> int:
-    for value in (
-        fields.get("output_tokens"),
-        body.get("max_completion_tokens"),
-        body.get("max_tokens"),
-    ):
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if fields.get("output_tokens") is not None:
+        return tokens("output_tokens", fields["output_tokens"], 0)
+    for value in (body.get("max_completion_tokens"), body.get("max_tokens")):
+        if type(value) is int and 0 < value <= MOST_TOKENS:
             return value
-    return OUTPUT_TOKENS
+    return 0

@@ -13,6 +13,14 @@ from extproc.replay.arrival import Problem
 
 T = TypeVar("T")
 
+MOST_LOOKED_AT = 1 << 20
+"""Bytes of a first line that are looked at to tell a format."""
+MOST_TOKENS = 100_000_000
+"""In a prompt or an answer: more is a number in the wrong place."""
+
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+"""What such files begin with, RFC 1952, RFC 8878 and the formats' own documents."""
+
 
 class TraceError(ValueError):
     """A trace file that cannot be used at all; the text names it."""
@@ -23,15 +31,23 @@ class LineError(ValueError):
 
 
 def first_line(path: Path) -> bytes:
-    """The first line that is not empty, empty if there is none. Raises `TraceError` if it cannot be read."""
+    """The first line that is not empty, or as much of it as tells its format.
+
+    Raises `TraceError` if there is none or the file cannot be read.
+    """
     try:
         with path.open("rb") as file:
-            for line in file:
-                if line.strip():
-                    return line.strip()
+            while line := file.readline(MOST_LOOKED_AT):
+                if line := _stripped(line):
+                    break
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}") from error
-    return b""
+    if not line:
+        raise TraceError(f"{path}: is empty")
+    for magic, name in _COMPRESSED.items():
+        if line.startswith(magic):
+            raise TraceError(f"{path}: is compressed with {name}: decompress it first")
+    return line
 
 
 def each_line(path: Path, use: Callable[[bytes], T | None]) -> tuple[list[T], list[Problem]]:
@@ -44,7 +60,7 @@ def each_line(path: Path, use: Callable[[bytes], T | None]) -> tuple[list[T], li
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                line = line.strip()
+                line = _stripped(line)
                 if not line:
                     continue
                 try:
@@ -59,6 +75,11 @@ def each_line(path: Path, use: Callable[[bytes], T | None]) -> tuple[list[T], li
     return found, problems
 
 
+def _stripped(line: bytes) -> bytes:
+    """Without white space, and without the byte order mark that some editors begin a file with."""
+    return line.strip().removeprefix(b"\xef\xbb\xbf")
+
+
 def json_object(line: bytes) -> dict[str, Any]:
     """The JSON object of a line."""
     try:
@@ -70,13 +91,12 @@ def json_object(line: bytes) -> dict[str, Any]:
     return value
 
 
-def whole(fields: dict[str, Any], name: str, least: int) -> int:
-    """The whole number `name`, at least `least`."""
-    value = fields.get(name)
+def tokens(name: str, value: object, least: int) -> int:
+    """The number of tokens that `value`, called `name`, is."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise LineError(f"{name}: expected a whole number, not {value!r}"[:200])
-    if value < least:
-        raise LineError(f"{name}: expected at least {least}, not {value}")
+    if not least <= value <= MOST_TOKENS:
+        raise LineError(f"{name}: expected {least} to {MOST_TOKENS} tokens, not {value}"[:200])
     return value
 
 

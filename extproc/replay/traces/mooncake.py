@@ -8,11 +8,12 @@ Qin et al., "Mooncake: Trading More Storage for Less Computation", FAST 2025; gi
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 from extproc.prefix import BlockKeys
-from extproc.replay.arrival import TOKEN_BYTES, Arrival, Trace, key_of
-from extproc.replay.traces.lines import LineError, each_line, json_object, number, whole
+from extproc.replay.arrival import TOKEN_BYTES, Arrival, Trace, from_zero, key_of
+from extproc.replay.traces.lines import LineError, each_line, json_object, number, tokens
 
 NAME = "mooncake"
 BLOCK_TOKENS = 512
@@ -29,28 +30,37 @@ def recognise(line: bytes) -> bool:
 def read(path: Path, block_tokens: int = BLOCK_TOKENS) -> Trace:
     """The trace; its blocks are of 512 tokens whatever is asked for."""
     found, problems = each_line(path, _arrival)
-    found.sort(key=lambda pair: pair[0].at)
     counts = Counter(one for _, ids in found for one in ids)
     most = max(1, int(_SHARED * len(found)))
-    arrivals = [arrival._replace(session=_session(ids, counts, most)) for arrival, ids in found]
-    return Trace(path.stem, arrivals, BLOCK_TOKENS, problems=problems)
+    arrivals, origin = from_zero(
+        [arrival._replace(session=_session(ids, counts, most)) for arrival, ids in found]
+    )
+    return Trace(path.stem, arrivals, BLOCK_TOKENS, problems=problems, origin=origin)
 
 
 def _arrival(line: bytes) -> tuple[Arrival, list[int]]:
     fields = json_object(line)
-    tokens = whole(fields, "input_length", 1)
+    length = tokens("input_length", fields.get("input_length"), 1)
     ids = fields.get("hash_ids")
     if not isinstance(ids, list) or not all(type(one) is int and abs(one) < 1 << 120 for one in ids):
         raise LineError("hash_ids: expected a list of whole numbers")
-    if len(ids) < tokens // BLOCK_TOKENS or len(ids) > -(-tokens // BLOCK_TOKENS):
-        raise LineError(f"hash_ids: {len(ids)} ids do not fit {tokens} tokens, one is {BLOCK_TOKENS}")
+    if len(ids) < length // BLOCK_TOKENS or len(ids) > -(-length // BLOCK_TOKENS):
+        raise LineError(f"hash_ids: {len(ids)} ids do not fit {length} tokens, one is {BLOCK_TOKENS}")
     if len(set(ids)) < len(ids):
         raise LineError("hash_ids: an id comes twice, so they are not chained")
     keys = [key_of(one) for one in ids]
-    ends = [min(BLOCK_TOKENS * (at + 1), tokens) * TOKEN_BYTES for at in range(len(ids))]
-    output = max(1, whole(fields, "output_length", 0))
-    blocks = keys[: tokens // BLOCK_TOKENS]
-    return Arrival(number(fields, "timestamp") / 1000, BlockKeys(keys, ends), blocks, tokens, output), ids
+    blocks = keys[: length // BLOCK_TOKENS]
+    ends = [_end(at) for at in range(1, len(blocks) + 1)]
+    if len(keys) > len(blocks):
+        ends.append(length * TOKEN_BYTES)
+    output = max(1, tokens("output_length", fields.get("output_length"), 0))
+    return Arrival(number(fields, "timestamp") / 1000, BlockKeys(keys, ends), blocks, length, output), ids
+
+
+@cache
+def _end(blocks: int) -> int:
+    """Where so many blocks end; one object for all prompts, as there are many."""
+    return blocks * BLOCK_TOKENS * TOKEN_BYTES
 
 
 def _session(ids: list[int], counts: Counter[int], most: int) -> int:

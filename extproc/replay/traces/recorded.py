@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
+from extproc.prefix import BlockKeys
 from extproc.replay import log
-from extproc.replay.arrival import TOKEN_BYTES, Arrival, Trace, engine_blocks
-from extproc.replay.traces.bodies import OUTPUT_TOKENS
-from extproc.replay.traces.lines import LineError, each_line
+from extproc.replay.arrival import TOKEN_BYTES, Arrival, Trace, engine_blocks, from_zero
+from extproc.replay.traces.lines import LineError, each_line, tokens
 
 NAME = "log"
-_NOTE = f"The log does not say how long answers were: every one is taken as {OUTPUT_TOKENS} tokens."
 
 
 def recognise(line: bytes) -> bool:
@@ -18,22 +18,33 @@ def recognise(line: bytes) -> bool:
     return line.startswith(b'{"keys":')
 
 
-def read(path: Path, block_tokens: int = 64) -> Trace:
-    """The trace, of all pools in the file."""
+def read(path: Path, block_tokens: int = 64, pool: str = "") -> Trace:
+    """The trace, of one pool or of all that are in the file."""
+    pools: Counter[str] = Counter()
+    # Prompts that begin alike have the same numbers: one object for each saves most of the memory.
+    numbers: dict[int, int] = {}
 
-    def use(line: bytes) -> Arrival:
+    def use(line: bytes) -> Arrival | None:
         try:
             record = log.parse(line)
         except ValueError as error:
             raise LineError(str(error)) from error
-        tokens = max(
-            1, -(-max(record.length, record.keys.ends[-1] if record.keys.ends else 0) // TOKEN_BYTES)
+        pools[record.pool] += 1
+        if pool and record.pool != pool:
+            return None
+        length = max(record.length, record.keys.ends[-1] if record.keys.ends else 0)
+        prompt = tokens("length", max(1, -(-length // TOKEN_BYTES)), 1)
+        output = tokens("output_tokens", record.output_tokens, 0)
+        blocks, keys, ends = (
+            [numbers.setdefault(number, number) for number in some]
+            for some in (engine_blocks(record.keys, block_tokens), record.keys.keys, record.keys.ends)
         )
-        blocks = engine_blocks(record.keys, block_tokens)
-        return Arrival(record.at, record.keys, blocks, tokens, record.output_tokens or OUTPUT_TOKENS)
+        return Arrival(record.at, BlockKeys(keys, ends), blocks, prompt, output)
 
-    arrivals, problems = each_line(path, use)
-    arrivals.sort(key=lambda one: one.at)
-    start = arrivals[0].at if arrivals else 0.0
-    arrivals = [one._replace(at=one.at - start) for one in arrivals]
-    return Trace(path.stem, arrivals, block_tokens, notes=[_NOTE], problems=problems)
+    found, problems = each_line(path, use)
+    arrivals, origin = from_zero(found)
+    notes = []
+    if len(pools) > 1 and not pool:
+        counts = ", ".join(f"{name} ({count} requests)" for name, count in pools.most_common(10))
+        notes.append(f"Requests of several pools are replayed as if they were one; --pool chooses: {counts}.")
+    return Trace(path.stem, arrivals, block_tokens, notes=notes, problems=problems, origin=origin)

@@ -1,0 +1,1 @@
+"""How fast a replay runs, on made traffic: `python -m bench.replay`."""

@@ -1,0 +1,1 @@
+"""What reading the engines' metrics costs: the router, and the engines."""

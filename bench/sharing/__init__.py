@@ -1,0 +1,1 @@
+"""What sharing picks costs: bytes on the wire and CPU: `python -m bench.sharing`."""

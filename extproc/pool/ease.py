@@ -1,0 +1,66 @@
+"""Slow start: an endpoint that has just joined gets its share of the requests eased in.
+
+Its caches are empty, its graphs not captured, its code not warm: all that a full share at once would do is
+queue. The share grows from `least` to 1 in a straight line over the window, as Envoy's slow start does with
+an aggression of 1 (`Cluster.SlowStartConfig`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class SlowStart(NamedTuple):
+    """Settings. Seconds; a window of 0 switches it off."""
+
+    window: float = 30.0
+    cold_window: float = 120.0
+    """For endpoints on nodes that are not prepared."""
+    least: float = 0.1
+    """Share that an endpoint begins with, of 1."""
+
+
+class Easing:
+    """When the endpoints of one pool joined. Times are seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._settings = SlowStart()
+        self._members: tuple[str, ...] = ()
+        self._joined: dict[str, tuple[float, bool]] = {}
+        self._until = -np.inf
+
+    def use(self, settings: SlowStart) -> None:
+        """By these settings from now on; it holds for those that are being eased in, too."""
+        self._settings = settings
+        self._until = max((self._end(*one) for one in self._joined.values()), default=-np.inf)
+
+    def set_members(self, members: tuple[str, ...], now: float | None, cold: Collection[str]) -> None:
+        """These are the endpoints. Those that are new join at `now`; None: they need no easing."""
+        known = set(self._members)
+        self._joined = {address: self._joined[address] for address in members if address in self._joined}
+        if now is not None:
+            for address in members:
+                if address not in known:
+                    self._joined[address] = (now, address in cold)
+        self._members = members
+        self.use(self._settings)
+
+    def shares(self, now: float) -> NDArray[np.float64] | None:
+        """Share of each endpoint, above 0 and at most 1; None: all are 1."""
+        if now >= self._until:
+            return None
+        least = self._settings.least
+        shares = np.ones(len(self._members))
+        for index, address in enumerate(self._members):
+            joined = self._joined.get(address)
+            if joined is not None and now < self._end(*joined):
+                begun = (now - joined[0]) / (self._end(*joined) - joined[0])
+                shares[index] = max(least, least + (1.0 - least) * begun)
+        return shares
+
+    def _end(self, joined: float, cold: bool) -> float:
+        return joined + (self._settings.cold_window if cold else self._settings.window)

@@ -1,1 +1,0 @@
-"""Rules that are being weighed against the ones that serve. They are strategies, pure like those."""

@@ -1,0 +1,71 @@
+"""PREFIX_AWARE with a prefix length: the first so many characters choose the endpoint, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import numpy as np
+
+from extproc.pool.snapshot import Snapshot
+from extproc.prefix import BlockKeys
+from extproc.routing.least_outstanding import LeastOutstanding
+from extproc.routing.pick import EMPTY, SHED, Pick
+from extproc.routing.rendezvous import weights
+from extproc.routing.spill import Ranking, SpillRule
+
+REMEMBERED_RANKINGS = 8_192
+"""Rankings that are kept: about 250 bytes each, 2 MB in all. When full they are dropped, and come again."""
+
+
+class FixedPrefix:
+    """Rendezvous hashing of the chain's last key, under the spill rule.
+
+    The chain was cut at the prefix length. Nothing is learnt: replicas agree without a word, and an endpoint
+    that joins or leaves moves its own share of the prefixes only. Prompts without keys go to the least busy.
+    """
+
+    name: Final = "PREFIX_AWARE"
+    wants_keys: Final = True
+
+    def __init__(self, rule: SpillRule, prefix_length: int) -> None:
+        self._rule = rule
+        self._by_load = LeastOutstanding(rule)
+        self._ranked_addresses: tuple[str, ...] = ()
+        self._rankings: dict[int, Ranking] = {}
+        self.prefix_length: int | None = prefix_length
+
+    def pick(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Pick:
+        """As in `Strategy`."""
+        if keys is None or not keys.keys:
+            return self._by_load.pick(None, endpoints, draw)
+        if not np.count_nonzero(endpoints.eligible):
+            return EMPTY
+        ranking = self._rank(keys.keys[-1], endpoints)
+        if ranking is None:
+            return SHED
+        addresses = endpoints.addresses
+        return Pick(
+            tuple([addresses[index] for index in ranking.order]),
+            "spill" if ranking.spilled else "prefix",
+            home=addresses[ranking.home],
+        )
+
+    def _rank(self, key: int, endpoints: Snapshot) -> Ranking | None:
+        """The spill rule's ranking. A key's HRW order holds for as long as the endpoints do, and a prefix
+        that is worth routing comes often: it is kept for the case that its first choice has room.
+        """
+        if endpoints.addresses is not self._ranked_addresses:
+            self._ranked_addresses = endpoints.addresses
+            self._rankings.clear()
+        calm = endpoints.ease is None and np.count_nonzero(endpoints.eligible) == len(endpoints.eligible)
+        if calm:
+            known = self._rankings.get(key)
+            if known is not None and self._rule.has_room_anyway(endpoints.in_flight.item(known.home)):
+                return known
+        ranking = self._rule.rank(weights(key, endpoints.hashes), endpoints)
+        if calm and ranking is not None and not ranking.spilled:
+            if len(self._rankings) >= REMEMBERED_RANKINGS:
+                self._rankings.clear()
+            self._rankings[key] = ranking
+        return ranking

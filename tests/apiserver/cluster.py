@@ -1,0 +1,358 @@
+"""A real kube-apiserver on a real etcd, without nodes: pods are written, and nobody runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from kubernetes_asyncio import client as api
+from kubernetes_asyncio.config import new_client_from_config
+
+from tests.certificates import Authority
+from tests.envoy.process import HOST, Process, eventually, free_address
+
+ADMIN, PICKER = "admin-token", "picker-token"
+
+CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "inferencepools.inference.networking.k8s.io",
+        # Groups under k8s.io need it (KEP-1111).
+        "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+    },
+    "spec": {
+        "group": "inference.networking.k8s.io",
+        "scope": "Namespaced",
+        "names": {"kind": "InferencePool", "plural": "inferencepools", "singular": "inferencepool"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+def binary(name: str) -> str | None:
+    """Where `name` is: in the directory KUBEBUILDER_ASSETS, as other projects' tests name it, or on PATH."""
+    return shutil.which(name, path=os.environ.get("KUBEBUILDER_ASSETS")) or shutil.which(name)
+
+
+class ApiServer:
+    """One API server over restarts. `kubeconfig` is for a user, by its token."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.address = free_address()
+        self._etcd_address = free_address()
+        self._authority = Authority()
+        pair = self._authority.issue([HOST])
+        files = {"ca.crt": self._authority.pem, "tls.crt": pair.certificate, "tls.key": pair.key}
+        key = rsa.generate_private_key(65537, 2048)
+        files["accounts.key"] = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        files["tokens.csv"] = f'{ADMIN},admin,1,"system:masters"\n{PICKER},picker,2,"pickers"\n'.encode()
+        for name, content in files.items():
+            (directory / name).write_bytes(content)
+        self._etcd = self._start_etcd()
+        self.process = self._start()
+
+    def _start_etcd(self) -> Process:
+        etcd = binary("etcd")
+        assert etcd is not None
+        peer = f"http://{free_address()}"
+        url = f"http://{self._etcd_address}"
+        return Process(
+            "etcd",
+            [
+                etcd,
+                *("--data-dir", str(self._directory / "etcd")),
+                *("--listen-client-urls", url, "--advertise-client-urls", url),
+                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                *("--initial-cluster", f"default={peer}", "--unsafe-no-fsync", "--log-level", "warn"),
+            ],
+            self._directory / "etcd.log",
+        )
+
+    def _start(self) -> Process:
+        apiserver = binary("kube-apiserver")
+        assert apiserver is not None
+        host, _, port = self.address.rpartition(":")
+        file = self._directory.joinpath
+        return Process(
+            "kube-apiserver",
+            [
+                apiserver,
+                f"--etcd-servers=http://{self._etcd_address}",
+                f"--bind-address={host}",
+                f"--secure-port={port}",
+                f"--tls-cert-file={file('tls.crt')}",
+                f"--tls-private-key-file={file('tls.key')}",
+                f"--token-auth-file={file('tokens.csv')}",
+                "--authorization-mode=RBAC",
+                "--service-account-issuer=https://test",
+                f"--service-account-key-file={file('accounts.key')}",
+                f"--service-account-signing-key-file={file('accounts.key')}",
+                "--service-cluster-ip-range=10.96.0.0/16",
+                "--disable-admission-plugins=ServiceAccount",
+                # Watches then begin in etcd, so that what it has forgotten is forgotten.
+                "--watch-cache=false",
+            ],
+            self._directory / "apiserver.log",
+        )
+
+    def kubeconfig(self, token: str, server: str | None = None) -> Path:
+        """A file for the user of this token; `server` is where to connect instead."""
+        path = self._directory / f"kubeconfig-{token}-{server or ''}"
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "test",
+                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+                    "users": [{"name": "test", "user": {"token": token}}],
+                    "clusters": [
+                        {
+                            "name": "test",
+                            "cluster": {
+                                "server": f"https://{server or self.address}",
+                                "certificate-authority": str(self._directory / "ca.crt"),
+                            },
+                        }
+                    ],
+                }
+            )
+        )
+        return path
+
+    async def ready(self) -> None:
+        async with httpx.AsyncClient(verify=False, trust_env=False) as client:
+
+            async def answers() -> bool:
+                try:
+                    return (await client.get(f"https://{self.address}/readyz")).status_code == 200
+                except httpx.TransportError:
+                    return False
+
+            await eventually(answers, "kube-apiserver is ready", 120, process=self.process)
+
+    async def restart(self) -> None:
+        """Gone without a word, and back."""
+        self.process.kill()
+        self.process = self._start()
+        await self.ready()
+
+    async def forget(self) -> None:
+        """Have etcd forget all but what is now."""
+        async with httpx.AsyncClient(base_url=f"http://{self._etcd_address}/v3", trust_env=False) as etcd:
+            now = (await etcd.post("/kv/range", json={"key": "AA=="})).json()["header"]["revision"]
+            answer = await etcd.post("/kv/compaction", json={"revision": now, "physical": True})
+        answer.raise_for_status()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._etcd.kill()
+
+    def log_tail(self) -> str:
+        return self.process.tail()
+
+
+class Namespace:
+    """What a test writes, in a namespace of its own."""
+
+    def __init__(self, name: str, client: api.ApiClient) -> None:
+        self.name = name
+        self.core = api.CoreV1Api(client)
+        self.rbac = api.RbacAuthorizationV1Api(client)
+        self._objects = api.CustomObjectsApi(client)
+        self._kind = {
+            "group": "inference.networking.k8s.io",
+            "version": "v1",
+            "namespace": name,
+            "plural": "inferencepools",
+        }
+
+    async def pool(self, labels: dict[str, str], ports: list[int], name: str = "llama") -> None:
+        """Create the InferencePool, or change it."""
+        spec = {"selector": {"matchLabels": labels}, "targetPorts": [{"number": port} for port in ports]}
+        body = {
+            "apiVersion": "inference.networking.k8s.io/v1",
+            "kind": "InferencePool",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+        try:
+            await self._objects.create_namespaced_custom_object(body=body, **self._kind)
+        except api.ApiException as error:
+            if error.status != 409:
+                raise
+            await self._objects.patch_namespaced_custom_object(
+                name=name,
+                body=[{"op": "replace", "path": "/spec", "value": spec}],
+                _content_type="application/json-patch+json",
+                **self._kind,
+            )
+
+    async def delete_pool(self, name: str = "llama") -> None:
+        await self._objects.delete_namespaced_custom_object(name=name, **self._kind)
+
+    async def pod(
+        self,
+        name: str,
+        address: str = "",
+        *,
+        ready: bool = True,
+        labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+    ) -> None:
+        """Create a pod on a node that does not exist, and be the kubelet that says how it is."""
+        body = {
+            "metadata": {
+                "name": name,
+                "labels": {"app": "llama"} if labels is None else labels,
+                "annotations": annotations or {},
+            },
+            "spec": {"nodeName": "node-1", "containers": [{"name": "vllm", "image": "vllm"}]},
+        }
+        await self.core.create_namespaced_pod(self.name, body)
+        await self.status(name, address, ready=ready)
+
+    async def status(self, name: str, address: str = "", *, ready: bool) -> None:
+        status: dict[str, Any] = {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
+        if address:
+            status |= {"podIP": address, "podIPs": [{"ip": address}]}
+        await self.core.patch_namespaced_pod_status(name, self.name, {"status": status})
+
+    async def stop(self, name: str, seconds: int) -> None:
+        """Tell a pod to stop. With 0 seconds it is gone, else it stays, as nobody runs it."""
+        await self.core.delete_namespaced_pod(name, self.name, grace_period_seconds=seconds)
+
+    async def allow(self) -> None:
+        """What a picker has to be allowed, and no more."""
+        rules = [
+            {
+                "apiGroups": ["inference.networking.k8s.io"],
+                "resources": ["inferencepools"],
+                "verbs": ["list", "watch"],
+            },
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+        ]
+        await self.rbac.create_namespaced_role(self.name, {"metadata": {"name": "picker"}, "rules": rules})
+        group = "rbac.authorization.k8s.io"
+        await self.rbac.create_namespaced_role_binding(
+            self.name,
+            {
+                "metadata": {"name": "picker"},
+                "roleRef": {"apiGroup": group, "kind": "Role", "name": "picker"},
+                "subjects": [{"apiGroup": group, "kind": "User", "name": "picker"}],
+            },
+        )
+
+
+@asynccontextmanager
+async def admin(server: ApiServer) -> AsyncIterator[api.ApiClient]:
+    client = await new_client_from_config(str(server.kubeconfig(ADMIN)))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def define(server: ApiServer) -> None:
+    """Make the kind InferencePool known."""
+    async with admin(server) as client:
+        await api.ApiextensionsV1Api(client).create_custom_resource_definition(CRD)
+        objects = api.CustomObjectsApi(client)
+
+        async def served() -> bool:
+            try:
+                await objects.list_cluster_custom_object(
+                    "inference.networking.k8s.io", "v1", "inferencepools"
+                )
+            except api.ApiException as error:
+                if error.status != 404:
+                    raise
+                return False
+            return True
+
+        await eventually(served, "InferencePool is a kind", 30)
+
+
+class Link:
+    """A TCP connection to the API server that can be cut."""
+
+    def __init__(self, target: str) -> None:
+        self.address = free_address()
+        self._target = target
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.connections = 0
+
+    async def open(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        self._server = await asyncio.start_server(self._serve, host, int(port))
+
+    async def cut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        host, _, port = self._target.rpartition(":")
+        try:
+            upstream = await asyncio.open_connection(host, int(port))
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, upstream[1]}
+        try:
+            await asyncio.gather(_copy(reader, upstream[1]), _copy(upstream[0], writer))
+        except OSError:
+            pass
+        finally:
+            for one in (writer, upstream[1]):
+                self._writers.discard(one)
+                one.transport.abort()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+        await writer.drain()
+    writer.transport.abort()
+
+
+def missing() -> str:
+    """Why there is no API server to test with; empty if there is one."""
+    lacking = [name for name in ("kube-apiserver", "etcd") if binary(name) is None]
+    if not lacking:
+        return ""
+    return (
+        f"no {' and no '.join(lacking)}: name their directory in KUBEBUILDER_ASSETS, or build them with"
+        " python -m tests.apiserver.build DIRECTORY"
+    )

