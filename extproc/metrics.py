@@ -8,8 +8,10 @@ a pool's endpoints, or words listed here.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 from prometheus_client import (
@@ -31,7 +33,7 @@ from extproc.listening import sockets_of
 from extproc.prompt import Prompt
 from extproc.tally import Durations, Tallies, Tally
 
-REASONS = ("prefix", "spill", "load", "random", "shed", "empty", "unpinned")
+REASONS = ("prefix", "spill", "new", "load", "random", "shed", "empty", "unpinned")
 """Why a request went where it did: the reasons of a pick, and `unpinned` where there was none."""
 
 PICK_BUCKETS = (20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3)
@@ -386,6 +388,26 @@ class Served(NamedTuple):
     """Closes the port and waits for the server's thread."""
 
 
+T = TypeVar("T")
+
+IDLE_SECONDS = 10.0
+"""Seconds after which a connection that asks nothing is closed: each has a thread."""
+
+REFUSED_SECONDS = 1.0
+"""Seconds before another connection is tried after one could not be accepted."""
+
+
+def _accepted(accept: Callable[[], T]) -> T:
+    """A connection. Without a file descriptor left, `socketserver` would try again at once, for ever, and
+    take the interpreter from the event loop."""
+    try:
+        return accept()
+    except OSError as error:
+        _log.error("metrics cannot accept a connection", error=error.strerror)
+        time.sleep(REFUSED_SECONDS)
+        raise
+
+
 def serve(address: Address, registry: CollectorRegistry) -> Served:
     """Serve /metrics over HTTP from a thread of its own.
 
@@ -395,6 +417,10 @@ def serve(address: Address, registry: CollectorRegistry) -> Served:
         served = [start_http_server(one.port, one.host, registry) for one in sockets_of(address)]
     except OSError as error:
         raise OSError(f"metrics cannot listen on {error}") from error
+    for server, _ in served:
+        server.get_request = partial(_accepted, server.get_request)  # type: ignore[method-assign]
+        handler: Any = server.RequestHandlerClass
+        server.RequestHandlerClass = type("Handler", (handler,), {"timeout": IDLE_SECONDS})
 
     def stop() -> None:
         for server, thread in served:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 from prometheus_client import CollectorRegistry
 
-from extproc import __version__, logs, metrics
+from extproc import __version__, limits, logs, metrics
 from extproc.config import Config, parse
 from extproc.messages import Event, decode
 from extproc.metrics import Metrics, TlsMetrics
@@ -69,6 +69,7 @@ async def run(
     Raises `extproc.server.ListenError` or OSError, both naming the address, if it cannot listen, and
     `extproc.certificates.TlsError` if the certificate's files cannot be used.
     """
+    limits.prepare()
     numbers = Metrics(CollectorRegistry())
     certificates = None if config.tls is None else Certificates(config.tls, TlsMetrics(numbers.registry))
     request_log = RequestLog(numbers.request_log, random.Random())

@@ -501,6 +501,53 @@ class TestAddresses:
         assert "health" in complaint(f"health: unix:/run/x.sock\n{one_pool()}")
 
 
+class TestTls:
+    @pytest.mark.parametrize(
+        ("tls", "said"),
+        [
+            ("{}", "tls: must have cert and key, or selfSigned: true"),
+            ("{cert: a}", "tls: must have cert and key, or selfSigned: true"),
+            ("{selfSigned: false}", "tls: must have cert and key, or selfSigned: true"),
+            ("{selfSigned: true, cert: a, key: b}", "tls: selfSigned excludes cert and key: keep one"),
+            ("{selfSigned: 1}", "tls.selfSigned: is 1; must be true or false"),
+            ("{cert: 5, key: b}", "tls.cert: is 5; must be text: a path"),
+            ("{cert: a, key: b, clientCA: c}", "tls.clientCA: unknown key; did you mean clientCa?"),
+            ("true", "tls: is true; must be a mapping with cert, key, clientCa, selfSigned"),
+        ],
+    )
+    def test_what_cannot_be_served_is_refused(self, tls: str, said: str) -> None:
+        assert said in complaint(f"tls: {tls}\n{one_pool()}")
+
+    def test_relative_paths_start_at_the_file_and_a_change_needs_a_restart(self) -> None:
+        config = parse(f"tls: {{cert: a, key: /b, clientCa: c/d}}\n{one_pool()}", "f", Path("/etc/x"))
+        assert config.tls is not None
+        assert (config.tls.cert, config.tls.key) == (Path("/etc/x/a"), Path("/b"))
+        assert config.tls.client_ca == Path("/etc/x/c/d")
+        assert needing_restart(config, parse(one_pool(), "f")) == ["tls"]
+
+
+class TestEndpointsInKubernetes:
+    @pytest.mark.parametrize(
+        ("endpoints", "said"),
+        [
+            ("{}", "must have exactly one of the keys static, file, inferencePool, pods"),
+            ("{file: x, inferencePool: {name: a}}", "must have exactly one of the keys"),
+            ("{inferencePool: llama}", "inferencePool: is the text 'llama'; must be a mapping with name"),
+            ("{inferencePool: {}}", "inferencePool.name: is required"),
+            ("{inferencePool: {name: Llama}}", "inferencePool.name: is the text 'Llama'; must be a name"),
+            ("{inferencePool: {name: a, namespace: a.b}}", "inferencePool.namespace: is the text 'a.b'"),
+            ("{inferencepool: {name: a}}", "inferencepool: unknown key; did you mean inferencePool?"),
+            ("{pods: {selector: app=x}}", "pods.ports: is required"),
+            ("{pods: {selector: app=x, ports: []}}", "pods.ports: is an empty list; must be a list of"),
+            ("{pods: {selector: app=x, ports: [0]}}", "pods.ports[0]: is 0"),
+            ("{pods: {selector: '', ports: [80]}}", "pods.selector: is the text ''; must be a label"),
+            ("{pods: {selector: 'a&b', ports: [80]}}", "pods.selector: is the text 'a&b'"),
+        ],
+    )
+    def test_what_names_no_pods_is_refused(self, endpoints: str, said: str) -> None:
+        assert said in complaint(f"pools: [{{name: a, endpoints: {endpoints}}}]")
+
+
 class TestWhatNeedsARestart:
     CHANGES = """\
 listen: 127.0.0.1:1

@@ -18,7 +18,7 @@ import click
 import orjson
 
 from bench.routing.moved import moved
-from bench.routing.policies import CANDIDATE, OURS, policies
+from bench.routing.policies import OURS, policies
 from bench.routing.rows import Half, Row, load, rows
 from extproc.replay.events import Change
 from extproc.replay.figures import summary
@@ -69,7 +69,7 @@ def _missing(
 ) -> Iterator[tuple[Row, list[str]]]:
     for row in chosen:
         # Peers hear no shared picks: they would be measured twice.
-        wanted = [name for name in names if name in (OURS, CANDIDATE) or not row.shared_picks]
+        wanted = [name for name in names if name == OURS or not row.shared_picks]
         if left := [name for name in wanted if (*row, name) not in have]:
             yield row, left
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from extproc.replay.candidates.least_growth import LeastGrowth
 from extproc.replay.policies import Named, parse
-from extproc.replay.policy import Learning
 
 OURS = "PREFIX_AWARE"
-CANDIDATE = "least growth"
 THRESHOLD = 1024
 """Requests in flight at which an engine comes last: high, so that the rule is seen and not the bound."""
 PEERS = {
@@ -24,7 +21,6 @@ PEERS = {
 
 
 def policies() -> dict[str, Named]:
-    """Ours first, then the rule that is weighed against it, then the peers."""
-    candidate = Named(CANDIDATE, lambda: Learning(LeastGrowth(concurrency_threshold=THRESHOLD)))
-    named = {name: parse(text)[0] for name, text in {OURS: OURS, **PEERS}.items()}
-    return {OURS: named.pop(OURS), CANDIDATE: candidate, **named}
+    """Ours first, then the peers."""
+    texts = {OURS: f"{OURS}:concurrencyThreshold={THRESHOLD}", **PEERS}
+    return {name: parse(text)[0] for name, text in texts.items()}

@@ -1,7 +1,9 @@
 """`python -m bench.sharing`: replicas that share at a steady rate, into `build/bench/sharing.json`.
 
 Each replica is a process. The rate is that of all replicas together; a gateway would spread it evenly. What
-a replica spends without sharing, making picks at the same rate, is measured too and taken off.
+a replica spends without sharing, making picks at the same rate, is measured too and taken off. CPU time is
+also given as a ratio to what reading one request's body and making its block keys takes on the same machine
+at the same time.
 """
 
 from __future__ import annotations
@@ -51,6 +53,9 @@ async def measure(replicas: int, kind: Kind, rate: float, seconds: float, learns
         ),
         "cpu_cores_per_replica_per_1000": round(spent * per_1000, 4),
         "cpu_us_per_request": round(1e6 * spent * replicas / (told / took), 1),
+        "cpu_to_reading": round(
+            spent * replicas / (told / took) / mean(one["reading_s"] for one in members), 2
+        ),
         "lag_ms": round(1000 * sum(o["lag_s"] for o in members) / sum(o["batches"] for o in members)),
         "late_p99_ms": round(mean(one["late_p99_ms"] for one in members), 2),
         "late_p99_alone_ms": round(mean(one["late_p99_ms"] for one in alone["members"]), 2),
@@ -151,7 +156,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(title="sharing picks, per 1,000 requests/s of all replicas")
     for name in ("replicas", "prompts", "keys", "bytes per pick", "kB/s per replica", "kB/s on the wire"):
         table.add_column(name, justify="right")
-    for name in ("cores per replica", "CPU per request", "oldest pick"):
+    for name in ("cores per replica", "CPU per request", "to reading it", "oldest pick"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
@@ -163,6 +168,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             f"{row['wire_bytes_per_s_per_1000'] / 1000:.0f}",
             f"{row['cpu_cores_per_replica_per_1000']:.3f}",
             f"{row['cpu_us_per_request']:.0f} us",
+            f"{row['cpu_to_reading']:.2f}",
             f"{row['lag_ms']} ms",
         )
     return table

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 from prometheus_client import CollectorRegistry
 
-from bench.sharing.prompts import prompts
+from bench.sharing.prompts import prompts, reading_seconds
 from extproc import logs
 from extproc.config import LogConfig, SharingConfig
 from extproc.picker import Picked
@@ -102,6 +102,7 @@ async def main(given: dict[str, Any]) -> None:
                 "cpu_s": took,
                 "seconds": time.monotonic() - began,
                 "told": told,
+                "reading_s": reading_seconds(given["kind"]),
                 "late_p99_ms": 1000 * stalls[int(0.99 * len(stalls))],
                 **counts,
             }

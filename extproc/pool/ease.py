@@ -2,7 +2,8 @@
 
 Its caches are empty, its graphs not captured, its code not warm: all that a full share at once would do is
 queue. The share grows from `least` to 1 in a straight line over the window, as Envoy's slow start does with
-an aggression of 1 (`Cluster.SlowStartConfig`).
+an aggression of 1 (`Cluster.SlowStartConfig`). Where all are new, those that have been there longest get a
+full share: there is nobody else.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Easing:
         self.use(self._settings)
 
     def shares(self, now: float) -> NDArray[np.float64] | None:
-        """Share of each endpoint, above 0 and at most 1; None: all are 1."""
+        """Share of each endpoint, above 0 and at most 1, which one has at least; None: all are 1."""
         if now >= self._until:
             return None
         least = self._settings.least
@@ -60,7 +61,8 @@ class Easing:
             if joined is not None and now < self._end(*joined):
                 begun = (now - joined[0]) / (self._end(*joined) - joined[0])
                 shares[index] = max(least, least + (1.0 - least) * begun)
-        return shares
+        shares /= shares.max()
+        return None if shares.min() == 1.0 else shares
 
     def _end(self, joined: float, cold: bool) -> float:
         return joined + (self._settings.cold_window if cold else self._settings.window)

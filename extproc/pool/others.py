@@ -14,6 +14,8 @@ SHARING_FOR_S = 5.0
 """Picks are being shared if one was heard that was made so lately: five batches."""
 LEAST_LOAD = 20.0
 """Requests that must have been seen before their share says something."""
+LEAST_SHARE = 0.01
+"""No share is taken to be less, so that nothing grows without bound."""
 
 
 class Others:
@@ -22,6 +24,8 @@ class Others:
     def __init__(self) -> None:
         self._own = 0.0
         self._all = 0.0
+        self._sent = 0.0
+        self._sent_for = 1.0
         self._reported_at = 0.0
         self._tokens = 0.0
         self._seconds = 1.0
@@ -30,12 +34,19 @@ class Others:
     def reported(self, own: float, load: float, now: float) -> None:
         """An endpoint has `load` requests by its own word, of which `own` are from here."""
         if now > self._reported_at:
-            keep = 0.5 ** ((now - self._reported_at) / REMEMBERED_S)
+            since = now - self._reported_at
+            keep = 0.5 ** (since / REMEMBERED_S)
             self._own *= keep
             self._all *= keep
+            self._sent *= keep
+            self._sent_for = self._sent_for * keep + since
             self._reported_at = now
         self._own += own
         self._all += max(own, load)
+
+    def sent(self, tokens: float) -> None:
+        """This replica sent a request with so many tokens to be computed."""
+        self._sent += tokens
 
     def heard(self, tokens: float, at: float) -> None:
         """Another replica sent, at `at`, a request with so many tokens to be computed."""
@@ -54,9 +65,15 @@ class Others:
         """Part of the traffic that is known here: 1 if alone, or if the others tell what they send."""
         if now - self._known_until <= SHARING_FOR_S or self._all < LEAST_LOAD:
             return 1.0
-        return self._own / self._all
+        return max(LEAST_SHARE, self._own / self._all)
 
     def unseen(self, now: float) -> float:
-        """Tokens that others have sent since the last request of theirs that is known, by their rate."""
+        """Tokens that others have sent since they, or the engines, last told, by their rate so far."""
         since = now - self._known_until
-        return self._tokens / self._seconds * since if 0.0 < since <= SHARING_FOR_S else 0.0
+        if since <= SHARING_FOR_S:
+            return self._tokens / self._seconds * max(0.0, since)
+        share = self.known_share(now)
+        if share >= 1.0:
+            return 0.0
+        since = min(now - self._reported_at, SHARING_FOR_S)
+        return self._sent / self._sent_for * (1.0 / share - 1.0) * max(0.0, since)

@@ -161,8 +161,9 @@ class Pool:
         prompt. If that endpoint is half-open, this is its probe.
         """
         self._health.picked(address, now)
-        token = self._ledger.take(address, now)
-        return InFlight(self._backlogs, token, self._backlogs.add(address, uncached, now))
+        work = self._backlogs.add(address, uncached, now)
+        self._others.sent(work.tokens)
+        return InFlight(self._backlogs, self._ledger.take(address, now), work)
 
     def heard(self, address: str, tokens: float, at: float) -> None:
         """Another replica sent a request to `address` at `at`, with so many tokens to be computed there."""

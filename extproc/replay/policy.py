@@ -13,7 +13,7 @@ from typing import ClassVar
 from extproc.pool.pool import Pool
 from extproc.pool.reports import EngineReport
 from extproc.pool.snapshot import Snapshot
-from extproc.replay.arrival import Arrival
+from extproc.replay.arrival import Arrival, cut
 from extproc.routing import Strategy
 from extproc.routing.prefix_aware import PrefixAware
 
@@ -64,6 +64,8 @@ class Serving(Policy):
     def pick(self, request: Arrival, endpoints: Snapshot, now: float, draw: random.Random) -> str:
         """As in `Policy`."""
         keys = request.keys if self.strategy.wants_keys else None
+        if keys is not None and self.strategy.prefix_length is not None:
+            keys = cut(keys, self.strategy.prefix_length)
         pick = self.strategy.pick(keys, endpoints, draw)
         self.uncached = pick.uncached
         return pick.ranked[0] if pick.ranked else ""

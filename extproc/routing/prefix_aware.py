@@ -18,10 +18,12 @@ Ephremides (IEEE Transactions on Automatic Control 37(12), 1992), with the work 
 server; that what a queue will cost grows with its square holds for each M/G/1 queue by itself too (Hyytiä,
 Penttinen, Aalto, European Journal of Operational Research 218(1), 2012).
 
-What other replicas sent is entered as one's own where they share their picks. What they have sent since they
-last told is taken to be spread by each prompt's HRW order, so that replicas do not all choose the same short
-queue. Where they do not share, another replica has probably sent the prompt to its HRW home before: it is
-weighed as if the home had it with probability `AT_HOME`.
+What other replicas sent is entered as one's own where they share their picks. What they may have sent since
+they last told is poured over the shortest queues until those are level, and equal ones are chosen in
+proportion to what was poured, again in HRW order: so replicas do not all choose the same short queue (Dahlin,
+"Interpreting stale load information", IEEE Transactions on Parallel and Distributed Systems 11(10), 2000).
+Where they do not share, another replica has probably sent the prompt to its HRW home before: it is weighed as
+if the home had it with probability `AT_HOME`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator
-from itertools import count, islice
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -56,7 +58,9 @@ ABOUT_EQUAL = 1.05
 REMEMBERED_PICKS = 2_000
 """Last prompts that are kept whole, for a replica that starts: 5 MB with prompts of 8 KB."""
 
-_UNIT = 2.0**-64
+_NO_SLOTS = np.zeros(0, dtype=np.intp)
+_UNIT_BELOW = 2.0**-64 * (1 - 2**-50)
+"""Makes a hash plus one a number between 0 and 1, neither of which it is."""
 
 
 class Weighed(NamedTuple):
@@ -74,6 +78,8 @@ class Weighed(NamedTuple):
     """Taken to wait there."""
     growth: NDArray[np.float64]
     """Of the squared queue, tokens squared."""
+    poured: NDArray[np.float64] | None
+    """Part of the queue that other replicas may have sent since they last told; None: nothing."""
     full: NDArray[np.bool_]
     """At the concurrency threshold, or from where on it takes no more."""
 
@@ -100,9 +106,7 @@ class PrefixAware:
         self._max_in_flight = max_in_flight
         self._sent: Sent = before._sent if before else Sent()
         self._members: tuple[str, ...] = before._members if before else ()
-        self._slots: dict[str, int] = before._slots if before else {}
-        self._width: int = before._width if before else 0
-        self._aligned: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.zeros(0, dtype=np.intp))
+        self._aligned: tuple[tuple[str, ...], NDArray[np.intp]] = ((), _NO_SLOTS)
         self._latest: deque[tuple[BlockKeys, str]] = (
             before._latest if before else deque(maxlen=REMEMBERED_PICKS)
         )
@@ -148,13 +152,15 @@ class PrefixAware:
             uncached = np.zeros(len(slots))
             work = np.full(len(slots), REQUEST_TOKENS)
         else:
-            match = self._sent.match(keys.keys, keys.ends, self._width)
+            match = self._sent.match(keys.keys, keys.ends)
             length = float(keys.ends[-1] // TOKEN_BYTES)
             uncached = length - match.covered[slots]
             work = _priced(uncached, length - match.popular)
-            if queues is not None and queues.unseen:
-                order = weights(match.home_key, endpoints.hashes) * _UNIT
-                queue += queues.unseen / len(slots) * (1.0 - order)
+        poured: NDArray[np.float64] | None = None
+        if queues is not None and queues.unseen > 0.0:
+            level = _level(queue, queues.unseen)
+            poured = np.maximum(level - queue, 0.0)
+            queue += poured
         growth = work * (2.0 * queue + work)
         if match is not None and queues is not None and queues.known_share < 1.0:
             sure = AT_HOME * min(1.0, 2.0 * (1.0 - queues.known_share))
@@ -163,52 +169,46 @@ class PrefixAware:
             growth[home] += sure * (cached - growth.item(home))
         if endpoints.ease is not None:
             growth /= endpoints.ease
-        return Weighed(match, length, uncached, work, queue, growth, endpoints.in_flight >= self._bound)
+        if self._max_in_flight is not None:
+            growth[endpoints.in_flight >= self._max_in_flight] = np.inf  # takes no more, where others may
+        full = endpoints.in_flight >= self._bound
+        return Weighed(match, length, uncached, work, queue, growth, poured, full)
 
     def learn(self, keys: BlockKeys, address: str) -> float:
-        """Another replica sent this prompt to `address`: returns the tokens to be computed there, as far as
-        is known here."""
-        slot = self._slots.get(address)
-        if slot is None or not keys.keys:
+        """Another replica sent this prompt to `address`, an endpoint of the pool: returns the tokens to be
+        computed there, as far as is known here."""
+        if not keys.keys:
             return 0.0
-        match = self._sent.match(keys.keys, keys.ends, self._width)
+        slots = self._sent.slots
+        if address not in slots:  # no pick has been made since it joined, or none at all
+            self._sent.set_endpoints((*slots, address))
+            self._members = ()
+        match = self._sent.match(keys.keys, keys.ends)
         self._remember(keys, match, address)
-        return float(keys.ends[-1] // TOKEN_BYTES) - match.covered.item(slot)
+        return float(keys.ends[-1] // TOKEN_BYTES) - match.covered.item(slots[address])
 
     def known(self, limit: int) -> Iterator[tuple[list[int], list[int], str]]:
         """The last prompts that were sent somewhere, the latest first: keys, ends and address."""
         for keys, address in islice(reversed(self._latest), limit):
-            if address in self._slots:
+            if address in self._sent.slots:
                 yield keys.keys, keys.ends, address
 
     def _remember(self, keys: BlockKeys, match: Match, address: str) -> None:
-        self._sent.add(keys.keys, match.entries, self._slots[address], self._width)
+        self._sent.add(keys.keys, match.entries, address)
         self._latest.append((keys, address))
 
     def _slots_of(self, endpoints: Snapshot) -> NDArray[np.intp]:
         members = endpoints.addresses if endpoints.members is None else endpoints.members
         if members is not self._members and members != self._members:
-            self._set_members(members)
+            self._sent.set_endpoints(members)
+            self._aligned = ((), _NO_SLOTS)
         self._members = members
         addresses, slots = self._aligned
         if endpoints.addresses is not addresses:
-            slots = np.array([self._slots[address] for address in endpoints.addresses], dtype=np.intp)
+            known = self._sent.slots
+            slots = np.array([known[address] for address in endpoints.addresses], dtype=np.intp)
             self._aligned = (endpoints.addresses, slots)
         return slots
-
-    def _set_members(self, members: tuple[str, ...]) -> None:
-        """Of endpoints that stay all is kept, of those that left nothing: they come back with empty
-        caches."""
-        gone = self._slots.keys() - set(members)
-        if gone:
-            self._sent.forget([self._slots.pop(address) for address in gone])
-        taken = set(self._slots.values())
-        free = (slot for slot in count() if slot not in taken)
-        for address in members:
-            if address not in self._slots:
-                self._slots[address] = next(free)
-        self._width = max(self._slots.values(), default=-1) + 1
-        self._aligned = ((), np.zeros(0, dtype=np.intp))
 
 
 def _priced(uncached: NDArray[np.float64], unpopular: float) -> NDArray[np.float64]:
@@ -221,33 +221,57 @@ def _priced(uncached: NDArray[np.float64], unpopular: float) -> NDArray[np.float
     return work
 
 
+def _level(queue: NDArray[np.float64], tokens: float) -> float:
+    """How high the shortest queues stand when so many tokens are poured over them."""
+    lowest_first = np.sort(queue)
+    levels = (np.cumsum(lowest_first) + tokens) / np.arange(1, len(queue) + 1)
+    return float(levels[np.count_nonzero(levels > lowest_first) - 1])
+
+
 def _ranked(found: Weighed, key: int, endpoints: Snapshot) -> list[int]:
     """The endpoints by growth, those without room after those with room, suspects last."""
-    growth, eligible, full = found.growth, endpoints.eligible, found.full
+    eligible, full = endpoints.eligible, found.full
     everyone = np.count_nonzero(eligible) == len(eligible)
     if everyone and not np.count_nonzero(full):
-        return _least(growth, key, endpoints.hashes, 1 + RETRIES)
+        return _least(found, key, endpoints.hashes, None, 1 + RETRIES)
     order: list[int] = []
     for tier in (eligible & ~full, eligible & full, ~eligible):
         chosen = np.flatnonzero(tier)
         if len(chosen) and len(order) <= RETRIES:
-            found_order = _least(growth[chosen], key, endpoints.hashes[chosen], 1 + RETRIES - len(order))
-            order += chosen[found_order].tolist()
+            order += _least(found, key, endpoints.hashes, chosen, 1 + RETRIES - len(order))
     return order
 
 
-def _least(growth: NDArray[np.float64], key: int, hashes: NDArray[np.uint64], most: int) -> list[int]:
-    """Indices of the least, in order; what is about equal to the least comes first in HRW order."""
+def _least(
+    found: Weighed, key: int, hashes: NDArray[np.uint64], among: NDArray[np.intp] | None, most: int
+) -> list[int]:
+    """Indices of the least growths, in order; what is about equal to the least comes first in HRW order."""
+    growth = found.growth if among is None else found.growth[among]
     ties = np.flatnonzero(growth <= growth.min() * ABOUT_EQUAL)
+    chosen = ties if among is None else among[ties]
+    order: list[int]
     if len(ties) > 1:
-        order: list[int] = ties[best(weights(key, hashes[ties]), most)].tolist()
+        merits = weights(key, hashes[chosen])
+        if found.poured is None or not found.poured[chosen].any():
+            order = chosen[best(merits, most)].tolist()
+        else:
+            order = chosen[_in_proportion(merits, found.poured[chosen])[:most]].tolist()
     else:
-        order = ties.tolist()
-    if len(order) < most and len(order) < len(growth):
+        order = chosen.tolist()
+    more = min(most - len(order), len(growth) - len(ties))
+    if more > 0:
         rest = growth.copy()
         rest[ties] = np.inf
-        more = min(most, len(growth) - len(ties) + len(order)) - len(order)
-        if more > 0:
-            near = rest.argpartition(more - 1)[:more] if len(rest) > more else np.arange(len(rest))
-            order += near[rest[near].argsort()].tolist()
-    return order[:most]
+        near = rest.argpartition(more - 1)[:more] if len(rest) > more else np.arange(len(rest))
+        near = near[rest[near].argsort()]
+        order += (near if among is None else among[near]).tolist()[:more]
+    return order
+
+
+def _in_proportion(merits: NDArray[np.uint64], shares: NDArray[np.float64]) -> NDArray[np.intp]:
+    """HRW order in which an endpoint comes first with a chance in proportion to its share.
+
+    Weighted rendezvous hashing: the least of -ln(u) / share.
+    """
+    with np.errstate(divide="ignore"):
+        return (-np.log((merits.astype(np.float64) + 1.0) * _UNIT_BELOW) / shares).argsort(kind="stable")

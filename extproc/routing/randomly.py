@@ -10,12 +10,17 @@ import numpy as np
 from extproc.pool.snapshot import Snapshot
 from extproc.prefix import BlockKeys
 from extproc.routing.pick import EMPTY, SHED, Pick
-from extproc.routing.rendezvous import weights
+from extproc.routing.rendezvous import prefer, weights
 from extproc.routing.spill import SpillRule
+
+_ONE = 2.0**64
 
 
 class Randomly:
-    """A uniform choice. The endpoints to retry on are in random order too."""
+    """A uniform choice. The endpoints to retry on are in random order too.
+
+    An endpoint that is eased in takes part with a probability of its share.
+    """
 
     name: Final = "RANDOM"
     wants_keys: Final = False
@@ -29,7 +34,11 @@ class Randomly:
         if not np.count_nonzero(endpoints.eligible):
             return EMPTY
         # The HRW order of a random key is a random permutation.
-        order = self._rule.any_with_room(weights(draw.getrandbits(64), endpoints.hashes), endpoints)
+        merits = weights(draw.getrandbits(64), endpoints.hashes)
+        if endpoints.ease is not None:
+            takes_part = weights(draw.getrandbits(64), endpoints.hashes) < endpoints.ease * _ONE
+            merits = prefer(merits, takes_part)
+        order = self._rule.any_with_room(merits, endpoints)
         if order is None:
             return SHED
         return Pick(tuple([endpoints.addresses[index] for index in order]), "random")

@@ -10,6 +10,9 @@ A prompt is entered with its whole chain. So within a generation a key is never 
 and along a chain counts only fall and endpoints only drop out: the places where that happens are found by
 bisection.
 
+The slot of an endpoint that left is given to another only after two generations, when no number has its bit
+any more: to clear it in all of them would hold requests up for a third of a second.
+
 A block is popular when more requests have it than half of what one endpoint serves. Sooner or later every
 endpoint will have it.
 """
@@ -29,6 +32,12 @@ GENERATION_BYTES = 40 * 1024 * 1024
 """Memory of a generation, and so half the limit of the table. A key takes some 140 bytes (dict slot, key,
 number) in small pools, and one byte more per 7.5 endpoints: 300,000 keys, some 7,500
 prompts of 8 KB, at 40 endpoints, and 150,000 at 1,000."""
+GENERATION_REQUESTS = (1 << 19) - 1
+"""A generation of the same few keys ends after so many requests: each has half the counts of the one before,
+so none reaches twice as many."""
+SPARE_SLOTS = 64
+"""When more endpoints than this, and than the pool has, have left within a generation, it ends. So slots are
+three times the endpoints at most, and there are 128 in any case."""
 KEY_BYTES = 140
 POPULAR_AT_LEAST = 16
 """Requests that a popular block must have had: in the first minutes all shares are large."""
@@ -55,7 +64,7 @@ class Match(NamedTuple):
 
 
 class Sent:
-    """Bits of endpoints by block key; bits are `slots`, small numbers that the caller gives to endpoints."""
+    """Bits of endpoints by block key."""
 
     def __init__(self, generation_bytes: int = GENERATION_BYTES) -> None:
         self._generation_bytes = generation_bytes
@@ -63,30 +72,55 @@ class Sent:
         self._previous: dict[int, int] = {}
         self._requests = 0
         self._carried = 0
+        self.slots: dict[str, int] = {}
+        """The bit of each endpoint, by address. Only to be read."""
+        self.width = 0
+        """Bits that are in use, and length of `Match.covered`: more than there are endpoints when some have
+        left."""
+        self._free: list[int] = []
+        self._left: list[int] = []
+        self._left_before: list[int] = []
+        self._clear = -1
 
     def __len__(self) -> int:
         """Keys held, those in both generations twice."""
         return len(self._current) + len(self._previous)
 
-    def match(self, keys: Sequence[int], ends: Sequence[int], slots: int) -> Match:
-        """What the first `slots` endpoints (one or more) have of a prompt with one key or more."""
+    def set_endpoints(self, addresses: Iterable[str]) -> None:
+        """These are the endpoints. Of those that stay all is kept; of those that left nothing is known any
+        more, and if they come back they are new.
+        """
+        members = dict.fromkeys(addresses)
+        self._left += [self.slots.pop(address) for address in [*self.slots] if address not in members]
+        if len(self._left) > max(SPARE_SLOTS, len(members)):
+            self._turn()
+        for address in members:
+            if address not in self.slots:
+                if not self._free:
+                    self._free.append(self.width)
+                    self.width += 1
+                self.slots[address] = self._free.pop()
+        self._clear = ~sum(1 << slot + _COUNT_BITS for slot in (*self._left, *self._left_before))
+
+    def match(self, keys: Sequence[int], ends: Sequence[int]) -> Match:
+        """What the endpoints (one or more) have of a prompt with one key or more."""
         entries = self._look_up(keys)
+        slots = self.width
         covered = np.zeros(slots)
         if not entries:
             return Match(covered, 0.0, 0.0, keys[0], entries)
-        enough = max(POPULAR_AT_LEAST, (self._carried + self._requests) // (2 * slots) + 1)
+        enough = max(POPULAR_AT_LEAST, (self._carried + self._requests) // (2 * len(self.slots)) + 1)
         popular = 0
         if entries[0] & _COUNT >= enough:
             popular = bisect_left(entries, True, key=lambda entry: entry & _COUNT < enough)
         longest = 0.0
-        everyone = (1 << slots) - 1
         start = 0
         while start < len(entries):
-            have = entries[start] >> _COUNT_BITS & everyone
+            have = entries[start] >> _COUNT_BITS
             if not have:
                 break
             # All that have this block have those before it, so a later run overwrites an earlier one.
-            start = _run_end(entries, start, have, everyone)
+            start = _run_end(entries, start, have)
             longest = float(ends[start - 1] // TOKEN_BYTES)
             _assign(covered, have, slots, longest)
         return Match(
@@ -97,25 +131,26 @@ class Sent:
             entries,
         )
 
-    def add(self, keys: Sequence[int], entries: Sequence[int], slot: int, slots: int) -> None:
-        """`slot` was sent the prompt for which `match` gave these `entries`."""
-        if (len(self._current) + len(keys)) * (KEY_BYTES + slots * 2 // 15) > self._generation_bytes:
-            self._previous, self._current = self._current, {}
-            self._carried, self._requests = (self._carried + self._requests) // 2, 0
+    def add(self, keys: Sequence[int], entries: Sequence[int], address: str) -> None:
+        """`address`, one of the endpoints, was sent the prompt for which `match` gave these `entries`."""
+        size = (len(self._current) + len(keys)) * (KEY_BYTES + self.width * 2 // 15)
+        if size > self._generation_bytes or self._requests >= GENERATION_REQUESTS:
+            self._turn()
             entries = [_half(entry) for entry in entries]
         self._requests += 1
-        bit = 1 << slot + _COUNT_BITS
+        bit = 1 << self.slots[address] + _COUNT_BITS
         new = [entry + 1 | bit for entry in entries]
         if len(new) < len(keys):
             new.extend([bit + 1] * (len(keys) - len(new)))
         self._current.update(zip(keys, new, strict=True))
 
-    def forget(self, slots: Iterable[int]) -> None:
-        """These slots will be given to other endpoints."""
-        keep = ~sum(1 << slot + _COUNT_BITS for slot in slots)
-        for generation in (self._current, self._previous):
-            for key, entry in generation.items():
-                generation[key] = entry & keep
+    def _turn(self) -> None:
+        """Begin a generation."""
+        self._previous, self._current = self._current, {}
+        self._carried, self._requests = (self._carried + self._requests) // 2, 0
+        self._free += self._left_before
+        self._left_before, self._left = self._left, []
+        self._clear = ~sum(1 << slot + _COUNT_BITS for slot in self._left_before)
 
     def _look_up(self, keys: Sequence[int]) -> list[int]:
         current, previous = self._current.get, self._previous.get
@@ -128,7 +163,7 @@ class Sent:
                     break
                 entry = _half(entry)
             entries.append(entry)
-        return entries
+        return entries if self._clear == -1 else [entry & self._clear for entry in entries]
 
 
 def _half(entry: int) -> int:
@@ -136,11 +171,11 @@ def _half(entry: int) -> int:
     return entry & ~_COUNT | (entry & _COUNT) >> 1
 
 
-def _run_end(entries: list[int], start: int, have: int, everyone: int) -> int:
+def _run_end(entries: list[int], start: int, have: int) -> int:
     """Where in the chain another set of endpoints begins than `have`, that of `start`."""
-    if entries[-1] >> _COUNT_BITS & everyone == have:
+    if entries[-1] >> _COUNT_BITS == have:
         return len(entries)
-    return bisect_left(entries, True, start + 1, key=lambda entry: entry >> _COUNT_BITS & everyone != have)
+    return bisect_left(entries, True, start + 1, key=lambda entry: entry >> _COUNT_BITS != have)
 
 
 def _assign(covered: NDArray[np.float64], mask: int, slots: int, tokens: float) -> None:

@@ -14,6 +14,9 @@ nowhere.
 The balance half is consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam, SODA 2018) with
 an absolute floor: at few requests in flight the mean alone is a bound of one or two, which scatters
 prefixes for no gain.
+
+Of an endpoint that is eased in, the bound is multiplied by its share and is one at least; where the least
+busy is looked for, (in flight + 1) / share is compared.
 """
 
 from __future__ import annotations
@@ -39,6 +42,10 @@ class Balance:
     floor: int = 8
     """Requests. Engines batch this many at little cost to each, so below it a cache hit is worth more than
     evenness."""
+
+
+_EASED_PARTS = 64
+"""Loads of endpoints that are eased in are compared in so small parts of a request."""
 
 
 class Ranking(NamedTuple):
@@ -78,19 +85,19 @@ class SpillRule:
         in_flight, eligible = endpoints.in_flight, endpoints.eligible
         order = best(_suspects_last(merits, eligible), 1 + RETRIES)
         home = order[0]
-        count = in_flight.item(home)
-        if self.has_room_anyway(count):
+        count, ease = in_flight.item(home), endpoints.ease
+        if ease is None and self.has_room_anyway(count):
             return Ranking(order, home, False)
         bound = self.bound(in_flight[eligible])
-        if count < bound:
+        if count < (bound if ease is None else max(1.0, bound * ease.item(home))):
             return Ranking(order, home, False)
-        room = in_flight < bound
+        room = in_flight < (bound if ease is None else np.maximum(1.0, bound * ease))
         if np.count_nonzero(room & eligible):
             ranked = prefer(merits, room)
         elif self._is_full(in_flight[eligible].min()):
             return None
         else:
-            ranked = less_load_first(merits, in_flight)
+            ranked = self._least_busy_first(merits, endpoints)
         order = best(_suspects_last(ranked, eligible), 1 + RETRIES)
         return Ranking(order, home, order[0] != home)
 
@@ -104,7 +111,7 @@ class SpillRule:
 
     def least_busy(self, merits: Merits, endpoints: Snapshot) -> list[int] | None:
         """Rank by in-flight count alone, ties by merit. None: every eligible endpoint is full."""
-        ranked = less_load_first(merits, endpoints.in_flight)
+        ranked = self._least_busy_first(merits, endpoints)
         order = best(_suspects_last(ranked, endpoints.eligible), 1 + RETRIES)
         return None if self._is_full(endpoints.in_flight.item(order[0])) else order
 
@@ -116,6 +123,14 @@ class SpillRule:
             merits = prefer(merits, endpoints.in_flight < self.max_in_flight)
         order = best(_suspects_last(merits, endpoints.eligible), 1 + RETRIES)
         return None if self._is_full(endpoints.in_flight.item(order[0])) else order
+
+    def _least_busy_first(self, merits: Merits, endpoints: Snapshot) -> Merits:
+        in_flight, ease = endpoints.in_flight, endpoints.ease
+        if ease is None:
+            return less_load_first(merits, in_flight)
+        ranked = less_load_first(merits, ((in_flight + 1) * (_EASED_PARTS / ease)).astype(np.int64))
+        # A full one may be the least busy by this measure.
+        return ranked if self.max_in_flight is None else prefer(ranked, in_flight < self.max_in_flight)
 
     def _is_full(self, count: int) -> bool:
         return self.max_in_flight is not None and count >= self.max_in_flight

@@ -75,7 +75,8 @@ async def ask(peer: Peer, inbox: Inbox, seconds: float) -> int:
 
 def _known(memories: Mapping[str, Memory], each: int) -> Iterator[Picked]:
     for pool, memory in memories.items():
-        for keys, ends, address in memory.known(each):
+        # All at once: while these are told, requests go on and the pool learns.
+        for keys, ends, address in list(memory.known(each)):
             if _sound(keys, ends):
                 yield Picked(pool, BlockKeys(keys, ends), address, 0.0, 0)
 

@@ -26,10 +26,7 @@ class Memory(Protocol):
         ...
 
     def known(self, limit: int) -> Iterator[tuple[list[int], list[int], str]]:
-        """Block keys, their ends and the endpoint of at most `limit` prompts, most recent first.
-
-        It must stay usable while the pool goes on learning.
-        """
+        """Block keys, their ends and the endpoint of at most `limit` prompts, most recent first."""
         ...
 
 

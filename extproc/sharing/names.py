@@ -19,6 +19,8 @@ _NOTHING = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 """The name server's word that there is no such name, or no address: so it is with a headless Service none of
 whose pods is ready. Any other error says nothing of the name."""
 
+_NO_ADDRESS = "no address"
+
 _log = structlog.get_logger(__name__)
 
 
@@ -38,7 +40,11 @@ class Names:
     async def _refresh(self, name: Address) -> None:
         try:
             self._addresses[name] = await self._look_up(name)
-            self._complaints.pop(name, None)
+            if self._addresses[name]:
+                self._complaints.pop(name, None)
+            elif self._complaints.get(name) != _NO_ADDRESS:
+                self._complaints[name] = _NO_ADDRESS
+                _log.info("name of peers has no address now", name=str(name))
         except OSError as error:
             reason = error.strerror or str(error)
             if self._complaints.get(name) != reason:

@@ -67,8 +67,8 @@ class Peer:
         self.address = address
         self.answers_as: int | None = None
         """The instance that answers there; None: nobody does."""
-        self.running_s = 0.0
-        """For how many seconds it had run when it said so last."""
+        self.began = 0.0
+        """When that instance began, by the clock of this one."""
         self._instance = instance
         self._channels = channels
         self._metrics = metrics
@@ -80,6 +80,7 @@ class Peer:
         self._batches: deque[Told] = deque()
         self._waiting = asyncio.Event()
         self._complaint = ""
+        self._failures = 0
 
     @property
     def is_own(self) -> bool:
@@ -100,29 +101,34 @@ class Peer:
 
     async def run(self) -> None:
         """Keep the connection until cancelled, or until this process itself answers."""
-        failures = 0
         while not self.is_own:
-            self._opened = opened = self._channels.open(self.address)
             try:
-                await self._call(opened, b"")
-                failures = 0
-                while not (self.is_own or self._channels.outdated(opened)):
-                    await self._tell(opened, await self._next())
+                await self._connection()
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
                 # gRPC raises it also where a call was cancelled by something else than this task.
-                failures += 1
-                self._lost(error)
+                await self._pause(error)
             except Exception as error:
-                failures += 1
-                self._lost(error)
-            finally:
-                self._opened = None
-                await opened.channel.close()
-            if failures:
-                await asyncio.sleep(pause(failures, self._pace, self._draw))
+                await self._pause(error)
+
+    async def _connection(self) -> None:
+        """One connection, until it fails, the certificates change, or this process itself answers."""
+        self._opened = opened = self._channels.open(self.address)
+        try:
+            await self._call(opened, b"")
+            self._failures = 0
+            while not (self.is_own or self._channels.outdated(opened)):
+                await self._tell(opened, await self._next())
+        finally:
+            self._opened = None
+            await opened.channel.close()
+
+    async def _pause(self, error: BaseException) -> None:
+        self._failures += 1
+        self._lost(error)
+        await asyncio.sleep(pause(self._failures, self._pace, self._draw))
 
     async def known(self, limit: int, seconds: float) -> AsyncIterator[bytes]:
         """Messages with what the peer knows, of `limit` prompts at most. Raises `grpc.aio.AioRpcError`, also
@@ -163,7 +169,7 @@ class Peer:
 
     async def _call(self, opened: Opened, data: bytes) -> None:
         receipt = Receipt.FromString(await opened.tell(data, timeout=self._pace.confirm))
-        self.running_s = receipt.running_ms / 1000.0
+        self.began = self._clock() - receipt.running_ms / 1000.0
         if self.answers_as != receipt.instance:
             self.answers_as = receipt.instance
             self._complaint = ""

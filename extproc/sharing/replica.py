@@ -170,7 +170,8 @@ class Replica:
         await asyncio.sleep(self._pace.gather)
         peers = self._peers.connected
         if peers:
-            await knowledge.ask(max(peers, key=lambda peer: peer.running_s), self._inbox, self._pace.answer)
+            oldest = min(peers, key=lambda peer: peer.began)
+            await knowledge.ask(oldest, self._inbox, self._pace.answer)
 
 
 def _is_loopback(host: str) -> bool:

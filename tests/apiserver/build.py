@@ -78,4 +78,6 @@ def _go(module: Path, *arguments: str) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit("usage: python -m tests.apiserver.build DIRECTORY")
     main(Path(sys.argv[1]))

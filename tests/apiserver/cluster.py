@@ -124,7 +124,8 @@ class ApiServer:
 
     def kubeconfig(self, token: str, server: str | None = None) -> Path:
         """A file for the user of this token; `server` is where to connect instead."""
-        path = self._directory / f"kubeconfig-{token}-{server or ''}"
+        # KUBECONFIG may list several files with colons between.
+        path = self._directory / f"kubeconfig-{token}-{server or ''}".replace(":", "-")
         path.write_text(
             yaml.safe_dump(
                 {

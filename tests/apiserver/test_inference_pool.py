@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from structlog.testing import capture_logs
 
 from extproc.config import InferencePoolConfig, PodsConfig
 from extproc.pool.discovery import inference_pool, kubernetes
@@ -167,13 +168,16 @@ async def test_without_the_right_to_look_a_pool_is_unknown_until_it_is_granted(
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(PICKER)))
     await namespace.pool(LABELS, [8000])
     await namespace.pod("a", "10.0.0.1")
-    async with watching(llama(namespace)) as told:
-        asked = server.kubeconfig(PICKER)
-        assert asked.exists()
-        await asyncio.sleep(1.5)
-        assert told.all == []
-        await namespace.allow()
-        await told.until("10.0.0.1:8000")
+    with capture_logs() as logs:
+        async with watching(llama(namespace)) as told:
+
+            def refused() -> bool:
+                return any("403" in line.get("error", "") and line["path"].endswith("pools") for line in logs)
+
+            await eventually(refused, "it is said that the pool may not be read", 30)
+            assert told.all == []
+            await namespace.allow()
+            await told.until("10.0.0.1:8000")
 
 
 async def test_what_changed_while_kubernetes_was_out_of_reach_is_learnt_after(

@@ -1,16 +1,15 @@
 """One Envoy that asks the router in every way that Envoy knows, as gateways of other makers are configured.
 
 A route for each processing mode, told by the path's first part; a listener for each of what is set for a
-whole filter. Engines are reached over HTTP/1.1 and over HTTP/2. Nothing is tuned for this router, and it fails
-closed: what the router does wrong is an error and not an unpinned request.
+whole filter. Engines are reached over HTTP/1.1 and over HTTP/2. Nothing is tuned for this router, and it
+fails closed: what the router does wrong is an error and not an unpinned request.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from extproc.messages import DESTINATION, NAMESPACE, SERVED
 from tests.envoy.client import Http
 from tests.envoy.echo import EchoEngine, echo_engines
 from tests.envoy.gateway import reachable, statistics
-from tests.envoy.process import HOST, Process, eventually, free_address
+from tests.envoy.process import Process, eventually, free_address
 from tests.envoy.router import Router
 from tests.gateway_model import Setup
 
@@ -257,25 +256,71 @@ def _address(text: str) -> dict[str, Any]:
     return {"socket_address": {"address": host, "port_value": int(port)}}
 
 
-@dataclass(frozen=True, slots=True)
 class AnyStack:
-    """The gateway with a router and echoing engines behind it."""
+    """The gateway with a router and echoing engines behind it. Counters are those since it was made."""
 
-    gateway: AnyExchange
-    router: Router
-    engines: list[EchoEngine]
+    def __init__(self, gateway: AnyExchange, router: Router, engines: list[EchoEngine]) -> None:
+        self.gateway = gateway
+        self.router = router
+        self.engines = engines
+        self._before: dict[str, dict[tuple[str, ...], float]] = {}
+
+    async def begin(self) -> None:
+        """Count from here."""
+        for name in _COUNTERS:
+            self._before[name] = await self.router.samples(name)
+
+    async def counted(self, name: str) -> dict[tuple[str, ...], float]:
+        """What one of the router's counters has counted, by its labels' values; without what is 0."""
+        before = self._before[name]
+        now = await self.router.samples(name)
+        return {key: value - before.get(key, 0) for key, value in now.items() if value != before.get(key, 0)}
+
+    async def served(self) -> dict[str, float]:
+        """Responses by who served: first_choice, retry, none."""
+        return {
+            outcome: value for (outcome, _), value in (await self.counted("extproc_served_total")).items()
+        }
+
+    async def leaves_nothing(self) -> None:
+        """No request is in flight any more, and no message was out of place."""
+
+        async def idle() -> bool:
+            counts = [
+                *(await self.router.samples("extproc_in_flight_requests")).values(),
+                await self.router.metric("extproc_streams"),
+            ]
+            assert min(counts) >= 0
+            return max(counts) == 0
+
+        await eventually(idle, "no request is in flight by the router's count")
+        assert await self.counted("extproc_unexpected_messages_total") == {}
+        assert await self.counted("extproc_stream_errors_total") == {}
+
+
+_COUNTERS = (
+    "extproc_served_total",
+    "extproc_requests_total",
+    "extproc_unexpected_messages_total",
+    "extproc_stream_errors_total",
+)
+
+
+def new_router(gateway: AnyExchange, directory: Path) -> Router:
+    """A router at the gateway's address, not started."""
+    # The engines have no page of metrics.
+    pool = {"name": "llm", "endpoints": {"static": gateway.engines}, "engineMetrics": False}
+    return Router(gateway.router, directory / "router", pool)
 
 
 @asynccontextmanager
-async def any_stack(gateway: AnyExchange, directory: Path) -> AsyncIterator[AnyStack]:
-    """A new router and new engines at the gateway's addresses."""
+async def any_stack(gateway: AnyExchange, router: Router) -> AsyncIterator[AnyStack]:
+    """New engines at the gateway's addresses, and the router started unless it runs."""
     ports = [int(address.rpartition(":")[2]) for address in gateway.engines]
-    pool = {"name": "llm", "endpoints": {"static": [f"{HOST}:{port}" for port in ports]}}
-    # The engines have no page of metrics.
-    router = Router(gateway.router, directory / "router", {**pool, "engineMetrics": False})
-    async with AsyncExitStack() as cleanup:
-        engines = await cleanup.enter_async_context(echo_engines(ports))
-        cleanup.callback(router.kill)
-        await router.start()
+    async with echo_engines(ports) as engines:
         await gateway.ready()
-        yield AnyStack(gateway, router, engines)
+        if router.process is None or not router.process.running:
+            await router.start()
+        stack = AnyStack(gateway, router, engines)
+        await stack.begin()
+        yield stack

@@ -19,6 +19,10 @@ from tests.envoy.client import BrokenError, Http
 Pieces = Iterable[bytes] | AsyncIterable[bytes]
 
 
+SEGMENT = 16_384
+"""Bytes up to which a piece leaves together with what is before and after it, as clients mostly send it."""
+
+
 async def slowly(pieces: Iterable[bytes], pause: float) -> AsyncIterator[bytes]:
     """Each piece after a pause in seconds, so that the gateway reads it apart."""
     for piece in pieces:
@@ -143,13 +147,15 @@ async def _http2(
             while rest and not over:
                 room = min(connection.local_flow_control_window(1), connection.max_outbound_frame_size)
                 if room <= 0:
+                    writer.write(connection.data_to_send())
                     window.clear()
                     await window.wait()
                     continue
                 connection.send_data(1, bytes(rest[:room]))
                 rest = rest[room:]
-                writer.write(connection.data_to_send())
-                await writer.drain()
+                if slow or len(piece) > SEGMENT:
+                    writer.write(connection.data_to_send())
+                    await writer.drain()
         if over:
             return
         if trailers:
@@ -159,8 +165,9 @@ async def _http2(
         writer.write(connection.data_to_send())
 
     bare = pieces is None and not trailers
+    slow = isinstance(pieces, AsyncIterable)
     connection.send_headers(1, list(fields.items()), end_stream=bare)
-    if bare or isinstance(pieces, AsyncIterable):
+    if bare or slow:
         writer.write(connection.data_to_send())
     writing = None if bare else asyncio.create_task(write())
     try:

@@ -40,7 +40,10 @@ class TestTheInterval:
         assert 11.0 - JITTER <= one.next_due <= 11.0
         next_read(one)
         one.answered(A, busy=False, now=20.0)
-        assert 25.0 - 5 * JITTER <= one.next_due <= 25.0
+        assert 21.0 <= one.next_due <= 25.0
+        next_read(one)
+        one.answered(A, busy=False, now=30.0)
+        assert 35.0 - 5 * JITTER <= one.next_due <= 35.0
 
     def test_an_idle_engine_that_is_sent_a_request_is_read_as_if_it_had_had_one(self) -> None:
         one = cadence(A, B)
@@ -48,7 +51,7 @@ class TestTheInterval:
             one.answered(next_read(one)[1], busy=False, now=10.0)
         one.has_work([A, "10.0.0.9:80"])
         assert next_read(one) == (11.0, A)
-        assert one.next_due > 14.0
+        assert one.next_due > 11.0
 
     def test_work_makes_no_read_later_and_none_while_one_is_under_way(self) -> None:
         one = cadence(A)
@@ -69,6 +72,15 @@ class TestTheInterval:
                 many.answered(address, busy=True, now=at)
             assert sum(taken.values()) >= len(NAMES) * 0.9
             assert max(taken.values()) < len(NAMES) / 5
+
+    def test_reads_of_engines_that_become_idle_together_are_spread_over_the_longer_interval(self) -> None:
+        many = cadence(*NAMES)
+        taken = Counter[int]()
+        while many.next_due < 20.0:
+            at, address = next_read(many)
+            taken[int(at)] += 1
+            many.answered(address, busy=False, now=at)
+        assert all(taken[second] < len(NAMES) / 2 for second in range(1, 20))
 
     def test_two_replicas_do_not_read_at_the_same_times(self) -> None:
         draws = [random.Random(seed) for seed in (1, 2)]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
+from bench.scrape.page import registry
 from extproc.pool.reports import EngineReport
 from extproc.pool.scraping.page import MAX_PAGE_BYTES, MOST_REQUESTS, Unreadable, parse
 from tests.pool import pages
@@ -130,6 +131,14 @@ class TestWhatTheFormatAllows:
         prefill.labels("m", "0").observe(0.5)
         page = (generate_openmetrics if openmetrics else generate_latest)(registry)
         assert report(page) == EngineReport(4, 2, 0.0, 0.0, 1, 0.5, queried_tokens=1e9, hit_tokens=5e8)
+
+
+@pytest.mark.parametrize("engines", [1, 8])
+def test_the_whole_page_of_a_server_with_several_engines_is_read(engines: int) -> None:
+    read = report(generate_latest(registry(engines, running=3)))
+    assert (read.running, read.waiting, read.kv_usage) == (3 * engines, 3 * engines, 0.5)
+    assert read.computed_tokens == 123_456 * engines
+    assert read.prefills == 7 * engines
 
 
 class TestUnknownIsNotZero:

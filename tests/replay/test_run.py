@@ -200,3 +200,15 @@ def test_an_engine_leaves_by_its_name() -> None:
 def test_an_impossible_fleet_is_refused_with_its_range(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"from 1 to|above 0"):
         Fleet(ENGINE, **values)
+
+
+def test_a_prefix_length_is_looked_at_and_nothing_beyond() -> None:
+    """Blocks of 256 bytes: 1,024 bytes are four of them."""
+    alike = [request(float(at), [1, 2, 3, 4, 100 + at]) for at in range(40)]
+    fleet = Fleet(ENGINE, 4)
+    short, long = (
+        replay(trace(alike), fleet, parse(f"PREFIX_AWARE:prefixLength={length}")[0].make)
+        for length in (1024, 1280)
+    )
+    assert len(set(short.engine.tolist())) == 1
+    assert len(set(long.engine.tolist())) == 4

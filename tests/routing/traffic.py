@@ -10,8 +10,7 @@ from functools import cache
 import numpy as np
 
 from extproc import prompt
-from extproc.pool.ledger import Token
-from extproc.pool.pool import Pool
+from extproc.pool.pool import InFlight, Pool
 from extproc.pool.snapshot import Snapshot
 from extproc.prefix import BlockKeys, block_keys
 from extproc.routing import Strategy, build
@@ -49,32 +48,49 @@ def snapshot(in_flight: list[int], suspects: frozenset[int] = frozenset()) -> Sn
 
 
 class Router:
-    """A pool and its strategy; requests stay in flight until the `concurrency` newest are left."""
+    """A pool and its strategy under a clock that moves: `gap` seconds pass before each request.
+
+    Requests stay in flight until the `concurrency` newest are left.
+    """
 
     def __init__(
-        self, endpoints: int = 4, strategy: Strategy | None = None, concurrency: int = 6, seed: int = 0
+        self,
+        endpoints: int = 4,
+        strategy: Strategy | None = None,
+        concurrency: int = 6,
+        seed: int = 0,
+        gap: float = 0.2,
     ) -> None:
         self.pool = Pool("llama")
         self.pool.set_endpoints(addresses(endpoints))
         self.strategy = build("PREFIX_AWARE") if strategy is None else strategy
         self.draw = random.Random(seed)
         self.concurrency = concurrency
-        self.running: deque[Token] = deque()
+        self.gap = gap
+        self.now = 0.0
+        self.running: deque[InFlight] = deque()
+
+    def snapshot(self) -> Snapshot:
+        return self.pool.snapshot(self.now)
 
     def pick(self, keys: BlockKeys | None) -> Pick:
-        return self.strategy.pick(keys, self.pool.snapshot(0.0), self.draw)
+        return self.strategy.pick(keys, self.snapshot(), self.draw)
+
+    def take(self, pick: Pick) -> str:
+        """Count the picked request until others have come after it; where it went."""
+        self.running.append(self.pool.take(pick.ranked[0], self.now, pick.uncached))
+        return pick.ranked[0]
 
     def send(self, keys: BlockKeys | None) -> str:
         """Where the request went."""
+        self.now += self.gap
         while len(self.running) >= self.concurrency:
-            self.running.popleft().release()
-        address = self.pick(keys).ranked[0]
-        self.running.append(self.pool.take(address, 0.0))
-        return address
+            self.running.popleft().release(self.now)
+        return self.take(self.pick(keys))
 
     def finish_all(self) -> None:
         while self.running:
-            self.running.popleft().release()
+            self.running.popleft().release(self.now)
 
     def loads(self) -> list[int]:
         return sorted(self.pool.in_flight().values())

@@ -145,6 +145,25 @@ class TestWhoIsThere:
         assert [entry["log_level"] for entry in said] == ["warning"]
         assert await names.addresses() == frozenset()
 
+    async def test_a_name_without_an_address_is_said_once(self) -> None:
+        async def nothing(_name: Address) -> frozenset[str]:
+            return frozenset()
+
+        names = Names([Address("replicas", 1)], nothing)
+        with capture_logs() as said:
+            for _ in range(3):
+                assert await names.addresses() == frozenset()
+        assert [(entry["log_level"], entry["name"]) for entry in said] == [("info", "replicas:1")]
+
+    async def test_a_proxy_of_the_environment_is_no_way_to_a_peer(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, f"http://{free_address()}")
+        async with nodes(2) as (a, b):
+            a.tell("gold")
+            await b.hears("gold")
+
     async def test_names_are_looked_up_by_the_systems_resolver(self) -> None:
         assert "127.0.0.1:9004" in await look_up(Address("localhost", 9004))
         assert await look_up(Address("10.0.0.1", 9004)) == {"10.0.0.1:9004"}

@@ -8,9 +8,12 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
+from extproc.pool.pool import Pool
+from extproc.routing import build
 from extproc.sharing import knowledge
 from extproc.sharing.batches import read
 from extproc.sharing.channels import SERVICE
+from extproc.sharing.memory import Hearing, Learning, PoolMemory
 from extproc.sharing.picks_pb2 import Question
 from tests.envoy.process import eventually, free_address
 from tests.sharing.replicas import FAST, Network, Node, nodes, running
@@ -37,7 +40,8 @@ async def test_it_asks_the_replica_that_has_run_longest_and_no_other() -> None:
     addresses = [free_address() for _ in range(3)]
     first, second, new = (Node(address, addresses) for address in addresses)
     async with running(first):
-        await first.meets(0)
+        assert first.replica is not None
+        first.replica._began -= 60.0
         taught(first, 3)
         async with running(second):
             await second.meets(1)
@@ -150,6 +154,21 @@ async def test_a_memory_with_unsound_entries_tells_the_others() -> None:
     question = Question(limit=9).SerializeToString()
     (message,) = [m async for m in knowledge.answer(question, 1, {"llama": Odd()})]
     assert [list(one.keys) for part in read(message).pools for one in part.picks] == [[1, 2]]
+
+
+async def test_what_is_learnt_while_it_is_told_is_no_trouble() -> None:
+    pool, strategy = Pool("llama"), build("PREFIX_AWARE")
+    pool.set_endpoints(ENDPOINTS)
+    assert isinstance(pool, Hearing)
+    assert isinstance(strategy, Learning)
+    memory = PoolMemory(pool, strategy)
+    for number in range(1500):
+        memory.learn(pick(f"{number} pieces of gold " * 200).keys, ENDPOINTS[number % 3])
+    told = 0
+    async for message in knowledge.answer(Question(limit=5000).SerializeToString(), 1, {"llama": memory}):
+        memory.learn(pick("more").keys, ENDPOINTS[0])
+        told += sum(len(part.picks) for part in read(message).pools)
+    assert told == 1500
 
 
 async def test_messages_are_answered_most_recent_first() -> None:

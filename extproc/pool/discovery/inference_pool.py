@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import structlog
@@ -70,15 +70,18 @@ def members_of(pool: Json) -> Members:
 
 
 def pod_of(pod: Json) -> Pod:
-    """What matters of a pod's JSON."""
+    """What matters of a pod's JSON. Raises ValueError if its address is none that can be connected to."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     ready = any(
         condition.get("type") == "Ready" and condition.get("status") == "True"
         for condition in status.get("conditions") or ()
     )
     active = (metadata.get("annotations") or {}).get(ACTIVE_PORTS)
+    address = status.get("podIP") or ""
+    if address:
+        _endpoint(address, 1)
     return Pod(
-        status.get("podIP") or "",
+        address,
         ready and not metadata.get("deletionTimestamp"),
         None
         if active is None
@@ -86,16 +89,23 @@ def pod_of(pod: Json) -> Pod:
     )
 
 
-def endpoints_of(ports: Iterable[int], pods: Iterable[Pod]) -> tuple[str, ...]:
+def endpoints_of(ports: Collection[int], pods: Iterable[Pod]) -> tuple[str, ...]:
     """The endpoints of these pods in a fixed order; canonical (see `extproc.address.parse_endpoint`)."""
-    found: set[str] = set()
-    for pod in pods:
-        if pod.ready and pod.address:
-            host = f"[{pod.address}]" if ":" in pod.address else pod.address
-            found.update(
-                parse_endpoint(f"{host}:{port}") for port in ports if pod.ports is None or port in pod.ports
-            )
-    return tuple(sorted(found))
+    return tuple(
+        sorted(
+            {
+                _endpoint(pod.address, port)
+                for pod in pods
+                if pod.ready and pod.address
+                for port in ports
+                if pod.ports is None or port in pod.ports
+            }
+        )
+    )
+
+
+def _endpoint(address: str, port: int) -> str:
+    return parse_endpoint(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
 
 
 async def watch(

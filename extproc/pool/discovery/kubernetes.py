@@ -142,7 +142,7 @@ async def connected() -> AsyncIterator[Cluster]:
         if namespace:
             config.load_incluster_config(client_configuration=settings)
         else:
-            loader: Any = await config.load_kube_config(client_configuration=settings)
+            loader: Any = await config.load_kube_config(_kubeconfig(), client_configuration=settings)
             namespace = (loader.current_context.get("context") or {}).get("namespace") or "default"
     except (config.ConfigException, OSError) as error:
         raise ApiError(
@@ -159,8 +159,13 @@ async def connected() -> AsyncIterator[Cluster]:
 
 def _reachable() -> bool:
     """Whether anything says where the API server is. Asked first, since the library logs each attempt."""
-    files = os.environ.get("KUBECONFIG") or "~/.kube/config"
-    return _NAMESPACE.exists() or any(Path(file).expanduser().is_file() for file in files.split(os.pathsep))
+    files = _kubeconfig().split(os.pathsep)
+    return _NAMESPACE.exists() or any(Path(file).expanduser().is_file() for file in files)
+
+
+def _kubeconfig() -> str:
+    """Path of the kubeconfig, or several of which the library takes what each adds, as kubectl does."""
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 def _own_namespace() -> str:

@@ -32,13 +32,15 @@ JITTER = 0.1
 class _Endpoint:
     """What is remembered of one endpoint."""
 
-    __slots__ = ("answers", "due", "failures", "known", "read_at", "reason", "said", "same")
+    __slots__ = ("answers", "due", "failures", "idle", "known", "read_at", "reason", "said", "same")
 
     def __init__(self, due: float) -> None:
         self.due = due
         """When it is to be read; infinity while it is."""
         self.read_at = -inf
         """When it was read last, whatever came of it."""
+        self.idle = False
+        """Whether it had no requests when it was read last."""
         self.failures = 0
         self.answers = 0
         self.known: bool | None = None
@@ -130,8 +132,15 @@ class Cadence:
         endpoint.read_at = now
         again = endpoint.known is False
         unsure = again and endpoint.answers < ANSWERS
-        wait = self._interval if busy or unsure else self._idle_interval
-        self._plan(address, now + self._shortened(wait))
+        if busy or unsure:
+            wait = self._shortened(self._interval)
+        elif endpoint.idle:
+            wait = self._shortened(self._idle_interval)
+        else:
+            # Many become idle at once, at the start or when traffic ebbs: spread over the longer time.
+            wait = self._interval + (self._idle_interval - self._interval) * self._draw.random()
+        endpoint.idle = not busy
+        self._plan(address, now + wait)
         if unsure:
             return False
         endpoint.known = True

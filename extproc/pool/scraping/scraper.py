@@ -1,4 +1,4 @@
-"""Asks the engines of pools for their metrics, over one HTTP client, and tells their pools.
+"""Asks the engines of pools for their metrics, and tells their pools.
 
 What cannot be read is unknown: nothing is reported, the last report ages, and requests are routed on. People
 are told once when an endpoint's metrics become unknown or known, in one line for all endpoints of a pool to
@@ -11,22 +11,22 @@ less, and bounds what the event loop, which picks as well, does in one turn.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
+import ssl
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import aiohttp
 import structlog
-from yarl import URL
 
 from extproc import __version__
 from extproc.pool.pool import Pool
 from extproc.pool.reports import EngineReport
 from extproc.pool.scraping.cadence import Cadence
+from extproc.pool.scraping.client import NoConnectionError, NoResponseError, Peer, Response
 from extproc.pool.scraping.credentials import Credentials
 from extproc.pool.scraping.metrics import EngineState, ScrapeMetrics
 from extproc.pool.scraping.page import MAX_PAGE_BYTES, Unreadable, parse
@@ -43,15 +43,8 @@ SAY_SECONDS = 0.5
 NAMED_IN_LOG = 10
 """A line in the log names so many endpoints at most, and says how many there are."""
 
-_NO_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
-"""The scraper has its own, which costs less."""
-_HEADERS = {
-    # Not compressed, which costs an engine more than the bytes cost the network; and not OpenMetrics, whose
-    # lines may end otherwise.
-    "accept": "text/plain",
-    "accept-encoding": "identity",
-    "user-agent": f"warmroute/{__version__}",
-}
+_HEADERS = f"accept: text/plain\r\naccept-encoding: identity\r\nuser-agent: warmroute/{__version__}\r\n"
+"""Not compressed, which costs an engine more than the bytes cost the network."""
 
 _log = structlog.get_logger(__name__)
 
@@ -94,21 +87,20 @@ class Scraper:
         self,
         pool: Pool,
         settings: Settings,
-        session: aiohttp.ClientSession,
         metrics: ScrapeMetrics,
         clock: Callable[[], float],
         draw: random.Random,
     ) -> None:
         """Must be called in a running event loop. `clock`: monotonic seconds."""
         self._pool = pool
-        self._session = session
         self._metrics = metrics
         self._results = metrics.pool(pool.name)
         self._clock = clock
         self._settings = settings
         self._cadence = Cadence(settings.interval, settings.idle_interval, draw)
         self._addresses: tuple[str, ...] = ()
-        self._urls: dict[str, URL] = {}
+        self._peers: dict[str, tuple[Peer, bytes]] = {}
+        """By address, and the request for its page."""
         self._last: dict[str, tuple[EngineReport, float]] = {}
         self._changes: dict[tuple[bool, str], list[str]] = {}
         self._say_at = inf
@@ -121,9 +113,8 @@ class Scraper:
         if settings == self._settings:
             return
         self._settings = settings
-        self._urls.clear()
         self._credentials = self._new_credentials()
-        self._cadence.change(settings.interval, settings.idle_interval, self._clock())
+        self._ask_anew()
         self._task.cancel()
         self._task = asyncio.create_task(self._run(), name=self._task.get_name())
 
@@ -140,6 +131,8 @@ class Scraper:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for peer, _ in self._peers.values():
+            peer.retire()
 
     async def _run(self) -> None:
         while True:
@@ -176,9 +169,9 @@ class Scraper:
         if addresses != self._addresses:
             self._cadence.set_addresses(addresses, now)
             self._addresses = addresses
-            for state in (self._urls, self._last):
-                for gone in state.keys() - set(addresses):
-                    del state[gone]
+            for gone in self._peers.keys() - set(addresses):
+                self._peers.pop(gone)[0].retire()
+                self._last.pop(gone, None)
         self._cadence.has_work(address for address, count in self._pool.in_flight().items() if count)
 
     def _changed(self, known: bool, reason: str, address: str, now: float) -> None:
@@ -220,7 +213,7 @@ class Scraper:
         else:
             self._results["success"].inc()
             self._metrics.took(now - began)
-            if address in self._urls:
+            if address in self._peers:
                 self._last[address] = (outcome, now)
             if self._cadence.answered(address, outcome.running + outcome.waiting > 0, now):
                 self._changed(True, "", address, now)
@@ -230,20 +223,11 @@ class Scraper:
         trust = credentials.trust
         if settings.scheme == "https" and trust is None:
             return _Failure("connection", f"engineMetrics.tls.ca: {credentials.trust_problem}")
-        url = self._urls.get(address)
-        if url is None:
-            url = self._urls[address] = _url(address, settings)
-        authorization = credentials.authorization
-        async with self._session.get(
-            url,
-            allow_redirects=False,
-            headers=None if authorization is None else {"authorization": authorization},
-            ssl=True if trust is None else trust,
-            server_hostname=settings.server_name if trust is not None else None,
-        ) as response:
-            if response.status != 200:
-                return self._refused(response.status)
-            page = await _page(response)
+        peer, request = self._peers.get(address) or self._new_peer(address, trust, credentials.authorization)
+        response = await peer.get(request, MAX_PAGE_BYTES)
+        if response.status != 200:
+            return self._refused(response.status)
+        page = _page(response)
         if page is None:
             return _Failure("page", f"the page has more than {MAX_PAGE_BYTES} bytes, no engine's has")
         report = parse(page)
@@ -269,24 +253,43 @@ class Scraper:
             return _Failure("status", f"{settings.path} redirects ({status}): set engineMetrics.path")
         return _Failure("status", f"{settings.path} answers {status}")
 
+    def _new_peer(
+        self, address: str, trust: ssl.SSLContext | None, authorization: str | None
+    ) -> tuple[Peer, bytes]:
+        settings = self._settings
+        host, _, port = address.rpartition(":")
+        port = str(settings.port or port)
+        token = "" if authorization is None else f"authorization: {authorization}\r\n"
+        request = f"GET {settings.path} HTTP/1.1\r\nhost: {host}:{port}\r\n{_HEADERS}{token}\r\n"
+        peer = Peer(host.strip("[]"), int(port), trust, settings.server_name)
+        self._peers[address] = peer, request.encode()
+        return self._peers[address]
+
+    def _ask_anew(self) -> None:
+        """Over new connections and within an interval, as what is asked, or how, has changed."""
+        settings = self._settings
+        for peer, _ in self._peers.values():
+            peer.retire()
+        self._peers.clear()
+        self._cadence.change(settings.interval, settings.idle_interval, self._clock())
+
     def _new_credentials(self) -> Credentials:
         settings = self._settings
 
         def changed() -> None:
             if self._settings is settings:
-                self._cadence.change(settings.interval, settings.idle_interval, self._clock())
+                self._ask_anew()
 
         return Credentials(settings.token_file, settings.ca_file, verify=settings.verify, on_change=changed)
 
 
 class Scrapers:
-    """The scrapers of all pools, and the HTTP client that they share."""
+    """The scrapers of all pools."""
 
     def __init__(self, metrics: ScrapeMetrics, clock: Callable[[], float], draw: random.Random) -> None:
         self._metrics = metrics
         self._clock = clock
         self._draw = draw
-        self._session: aiohttp.ClientSession | None = None
         self._running: dict[Pool, Scraper] = {}
         self._stopping: set[asyncio.Task[None]] = set()
         metrics.watch(self._states)
@@ -302,69 +305,45 @@ class Scrapers:
             if running is not None:
                 running.use(settings)
                 continue
-            if self._session is None:
-                self._session = _session()
-            self._running[pool] = Scraper(
-                pool, settings, self._session, self._metrics, self._clock, self._draw
-            )
+            self._running[pool] = Scraper(pool, settings, self._metrics, self._clock, self._draw)
 
     async def stop(self) -> None:
         """Stop reading and close every connection."""
         scrapers, self._running = self._running, {}
         await asyncio.gather(*(scraper.stop() for scraper in scrapers.values()), *self._stopping)
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
 
     def _states(self) -> Iterator[tuple[str, Iterator[EngineState]]]:
         for pool, scraper in tuple(self._running.items()):
             yield pool.name, scraper.states()
 
 
-def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        # Each scraper has one request a time for an engine. Connections live longer than the idle interval.
-        connector=aiohttp.TCPConnector(limit=0, use_dns_cache=False, keepalive_timeout=30.0),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers=_HEADERS,
-        timeout=_NO_TIMEOUT,
-        read_bufsize=256 * 1024,
-    )
-
-
-def _url(address: str, settings: Settings) -> URL:
-    host, _, port = address.rpartition(":")
-    return URL(f"{settings.scheme}://{host}:{settings.port or port}{settings.path}", encoded=True)
-
-
-async def _page(response: aiohttp.ClientResponse) -> bytes | None:
-    """The body; None if it is longer than any engine's, and then it was not read to the end."""
-    if (response.content_length or 0) > MAX_PAGE_BYTES:
-        return None
-    chunks, size = [], 0
-    async for chunk in response.content.iter_any():
-        size += len(chunk)
-        if size > MAX_PAGE_BYTES:
-            return None
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+def _page(response: Response) -> bytes | None:
+    """The body as it is meant; None if it is longer than any engine's."""
+    body = response.body
+    if body is None or response.encoding in ("", "identity"):
+        return body
+    if response.encoding not in ("gzip", "x-gzip", "deflate"):
+        raise NoResponseError("compressed though it was asked not to be")
+    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        page = decoder.decompress(body, MAX_PAGE_BYTES + 1)
+    except zlib.error as error:
+        raise NoResponseError("compressed in another way than it says") from error
+    return page if len(page) <= MAX_PAGE_BYTES else None
 
 
 def _failure(error: Exception, settings: Settings) -> _Failure:
     match error:
-        case aiohttp.ClientConnectorCertificateError():
-            reason = "its certificate is not trusted: set engineMetrics.tls.ca or tls.serverName"
-            return _Failure("connection", reason)
-        case aiohttp.ClientSSLError():
-            return _Failure("connection", "TLS fails: set engineMetrics.scheme to what it speaks")
-        case aiohttp.ClientConnectorError():
-            # Not the error's own words, which name the address.
-            number = error.os_error.errno
-            why = os.strerror(number) if number else type(error.os_error).__name__
-            return _Failure("connection", f"cannot connect: {why}")
-        case aiohttp.ClientError() | OSError() if not isinstance(error, TimeoutError):
-            return _Failure("connection", f"no whole HTTP response: {type(error).__name__}")
         case TimeoutError():
             return _Failure("timeout", f"no whole answer within {settings.timeout:g} s")
+        case ssl.SSLCertVerificationError():
+            reason = "its certificate is not trusted: set engineMetrics.tls.ca or tls.serverName"
+            return _Failure("connection", reason)
+        case ssl.SSLError():
+            return _Failure("connection", "TLS fails: set engineMetrics.scheme to what it speaks")
+        case NoConnectionError():
+            return _Failure("connection", f"cannot connect: {error}")
+        case NoResponseError():
+            return _Failure("connection", f"no whole HTTP response: {error}")
     _log.warning("an error in reading engine metrics", exc_info=error)
     return _Failure("error", type(error).__name__)
