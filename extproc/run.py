@@ -77,7 +77,8 @@ async def run(
 
     def tell(pick: Picked) -> None:
         request_log.tell(pick)
-        if replica is not None:
+        # With the request log on, picks are told of pools too whose strategy learns nothing.
+        if replica is not None and pick.pool in pools.memories():
             replica.tell(pick)
 
     picker = Picker(numbers, time.monotonic, random.Random(), tell)

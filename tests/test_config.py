@@ -582,7 +582,7 @@ class TestTheDocumentation:
     def test_its_key_table_is_that_of_the_code(self) -> None:
         assert key_table() in self.PAGE.read_text(), "write the output of `extproc check --keys` into it"
 
-    @pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+    @pytest.mark.parametrize("page", ["README.md", "docs/configuration.md", "docs/replay.md"])
     def test_its_examples_are_valid(self, page: str) -> None:
         examples = re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
         assert examples

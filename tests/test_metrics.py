@@ -69,7 +69,7 @@ def test_every_metric_of_the_router_is_explained_and_named_by_its_unit(seen: See
     assert not [family.name for family in ours if family.name.endswith("_created")]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md", "docs/replay.md"])
 def test_the_documentation_names_only_metrics_that_exist(seen: Seen, page: str) -> None:
     seen.metrics.watch(list)
     ScrapeMetrics(seen.registry).watch(list)

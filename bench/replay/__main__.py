@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import tempfile
 from collections.abc import Callable
@@ -50,6 +51,7 @@ def main(requests: int, engines: int, rate: float, policies: tuple[str, ...]) ->
         write(path, requests, rate)
         click.echo(f"{requests} requests, {path.stat().st_size / 1e6:.0f} MB")
         trace = _timed("read", requests, lambda: read(path))
+    gc.freeze()
     fleet = Fleet(ENGINE, engines)
     found = _timed("analysis", requests, lambda: worth(trace, engines, ENGINE.blocks))
     click.echo(f"  {found.verdict}")

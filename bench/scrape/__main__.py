@@ -13,7 +13,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from bench.scrape.measure import Rendering, Scraping, ports, rendering, scraping
+from bench.scrape.measure import AIOHTTP, OURS, Rendering, Scraping, ports, rendering, scraping
 from extproc.pool.scraping.scraper import Settings
 
 INTO = Path("build/bench")
@@ -40,22 +40,25 @@ def main(endpoints: int, seconds: float, rounds: int, quick: bool) -> None:
     figures are upper bounds.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwind, so that the ports' process is ended
-    console, settings = Console(), Settings()
+    console, settings = Console(width=110), Settings()
     if quick:
         rounds = 2
     INTO.mkdir(parents=True, exist_ok=True)
     pages = [rendering(engines, repeats=3, rounds=3 * rounds) for engines in ((1,) if quick else (1, 4))]
     _print_pages(console, pages, settings)
-    shares = (0.5,) if quick else (0.0, 0.5, 1.0)
+    plan = [(OURS, pages[0], 0.5), (AIOHTTP, pages[0], 0.5)]
+    if not quick:
+        plan += [(OURS, pages[0], share) for share in (0.0, 1.0)]
+        plan += [(OURS, pages[1], share) for share in (0.0, 0.5, 1.0)]
     rows = []
-    for page in pages:
-        for share in shares:
-            loaded = round(endpoints * share)
-            with ports(page.engines, loaded, INTO) as port:
-                measured = scraping(endpoints, loaded, port, page.page_bytes, rounds, seconds, settings)
-                rows.append(asyncio.run(measured))
+    for client, page, share in plan:
+        loaded = round(endpoints * share)
+        with ports(page.engines, loaded, INTO) as port:
+            measured = scraping(endpoints, loaded, port, page.page_bytes, rounds, seconds, settings, client)
+            rows.append(asyncio.run(measured))
     _print_rows(console, rows, settings)
-    mixed = next(row for row in rows if row.loaded == round(endpoints * 0.5))
+    mixed, theirs = rows[:2]
+    console.print(f"CPU for a read: {mixed.cpu_us_per_scrape / theirs.cpu_us_per_scrape:.2f} of aiohttp's")
     met = mixed.core_share < AIM
     console.print(
         f"Aim: {endpoints} endpoints, half of them loaded, under {AIM:.0%} of one core:"
@@ -87,10 +90,11 @@ def _print_pages(console: Console, pages: list[Rendering], settings: Settings) -
 
 
 def _print_rows(console: Console, rows: list[Scraping], settings: Settings) -> None:
-    title = f"The router: every {settings.interval:g} s where loaded, {settings.idle_interval:g} s where idle"
+    often = f"every {settings.interval:g} s where loaded, {settings.idle_interval:g} s where idle"
+    title = f"The router, {rows[0].endpoints} endpoints: {often}"
     table = Table(title=title, title_justify="left")
     for name in (
-        "endpoints",
+        "HTTP by",
         "loaded",
         "page, KB",
         "reads/s",
@@ -103,7 +107,7 @@ def _print_rows(console: Console, rows: list[Scraping], settings: Settings) -> N
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
-            str(row.endpoints),
+            row.client,
             str(row.loaded),
             f"{row.page_bytes / 1e3:.0f}",
             f"{row.scrapes_per_s:.0f}",

@@ -17,15 +17,24 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from bench.scrape import aiohttp_peer
 from bench.scrape.page import registry
 from bench.scrape.ports import address
 from extproc.pool.pool import Pool
+from extproc.pool.scraping import scraper
+from extproc.pool.scraping.client import Peer
 from extproc.pool.scraping.metrics import ScrapeMetrics
 from extproc.pool.scraping.page import parse
 from extproc.pool.scraping.scraper import Scrapers, Settings
 
 WARM_UP_SECONDS = 60.0
 """All engines must be known within this."""
+OURS, AIOHTTP = "warmroute", "aiohttp"
+CLIENTS: dict[str, type[Peer] | type[aiohttp_peer.AiohttpPeer]] = {
+    OURS: Peer,
+    AIOHTTP: aiohttp_peer.AiohttpPeer,
+}
+
 PROBE_SECONDS = 0.005
 """How often a task wants to run, as a pick would."""
 
@@ -45,6 +54,8 @@ class Rendering(NamedTuple):
 class Scraping(NamedTuple):
     """What reading many engines costs the router."""
 
+    client: str
+    """Whose HTTP."""
     endpoints: int
     loaded: int
     """Of those, with requests."""
@@ -95,7 +106,14 @@ def ports(engines: int, loaded: int, into: Path) -> Iterator[int]:
 
 
 async def scraping(
-    endpoints: int, loaded: int, port: int, page_bytes: int, rounds: int, seconds: float, settings: Settings
+    endpoints: int,
+    loaded: int,
+    port: int,
+    page_bytes: int,
+    rounds: int,
+    seconds: float,
+    settings: Settings,
+    client: str = OURS,
 ) -> Scraping:
     """Read so many engines, once all are known: the round of `seconds` whose reads took the least CPU.
 
@@ -107,6 +125,7 @@ async def scraping(
     scrapers = Scrapers(ScrapeMetrics(metrics), time.monotonic, random.Random(1))
     pool = Pool("bench")
     pool.set_endpoints([address(index, port) for index in range(endpoints)])
+    setattr(scraper, "Peer", CLIENTS[client])  # noqa: B010 - which mypy, rightly, does not take
     scrapers.apply({pool: settings})
 
     def value(name: str, **labels: str) -> float:
@@ -128,6 +147,7 @@ async def scraping(
             percentiles = quantiles(await _delays(seconds), n=100)  # apart, since looking costs as well
             found.append(
                 Scraping(
+                    client,
                     endpoints,
                     loaded,
                     page_bytes,
@@ -141,6 +161,7 @@ async def scraping(
             )
     finally:
         await scrapers.stop()
+        await aiohttp_peer.close()
     return min(found, key=lambda row: row.cpu_us_per_scrape)
 
 

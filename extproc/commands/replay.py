@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -300,6 +301,8 @@ def command(
     try:
         for trace in _read(traces, join, block_tokens, kind or "", pool, output_tokens):
             used = trace.part(*part)
+            # What was read stays: the collector need not look at it again, and forked processes share it.
+            gc.freeze()
             here = changed(fleet, spec=_with_cache(spec, trace.block_tokens, kv_tokens, blocks))
             _check_times(here, used)
             reports.append(

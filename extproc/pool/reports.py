@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-REPORT_LIFETIME = 5.0
-"""Seconds that a report counts. Engines are read each second; when that stops, an old figure must not mark
+REPORT_LIFETIME = 10.0
+"""Seconds that a report counts. Idle engines are read each 5 s; when that stops, an old figure must not mark
 an endpoint as busy for ever."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import NamedTuple
 
 import xxhash
@@ -91,7 +90,6 @@ def cut(keys: BlockKeys, length: int) -> BlockKeys:
     return keys if count >= len(keys.keys) else BlockKeys(keys.keys[:count], keys.ends[:count])
 
 
-@cache
 def key_of(number: int) -> int:
     """A block key (64 bits) for the number by which a trace names a block."""
     key: int = xxhash.xxh3_64_intdigest(number.to_bytes(16, "little", signed=True), _SEED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,12 +11,22 @@ import numpy as np
 from extproc.pool.snapshot import Snapshot
 from extproc.prefix import BlockKeys
 from extproc.routing.least_outstanding import LeastOutstanding
-from extproc.routing.pick import EMPTY, SHED, Pick
-from extproc.routing.rendezvous import weights
+from extproc.routing.pick import EMPTY, SHED, Foreseen, Pick
+from extproc.routing.rendezvous import best, weights
 from extproc.routing.spill import Ranking, SpillRule
 
 REMEMBERED_RANKINGS = 8_192
 """Rankings that are kept: about 250 bytes each, 2 MB in all. When full they are dropped, and come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement(Foreseen):
+    """What places a prompt that has keys."""
+
+    key: int
+    """The key of its first characters."""
+    order: tuple[str, ...]
+    """Every endpoint in the key's HRW order, whatever its load."""
 
 
 class FixedPrefix:
@@ -41,14 +52,21 @@ class FixedPrefix:
             return self._by_load.pick(None, endpoints, draw)
         if not np.count_nonzero(endpoints.eligible):
             return EMPTY
-        ranking = self._rank(keys.keys[-1], endpoints)
-        if ranking is None:
-            return SHED
-        addresses = endpoints.addresses
-        return Pick(
-            tuple([addresses[index] for index in ranking.order]),
-            "spill" if ranking.spilled else "prefix",
-            home=addresses[ranking.home],
+        return _picked(self._rank(keys.keys[-1], endpoints), endpoints)
+
+    def foresee(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Foreseen:
+        """As in `Strategy`; a `Placement` if the prompt has keys and the pool an eligible endpoint."""
+        if keys is None or not keys.keys or not np.count_nonzero(endpoints.eligible):
+            return self._by_load.foresee(None, endpoints, draw)
+        key = keys.keys[-1]
+        merits = weights(key, endpoints.hashes)
+        bound = self._rule.bound(endpoints.in_flight[endpoints.eligible])
+        return Placement(
+            _picked(self._rule.rank(merits, endpoints), endpoints),
+            ~self._rule.room(endpoints, bound),
+            bound,
+            key,
+            tuple([endpoints.addresses[index] for index in best(merits, len(endpoints))]),
         )
 
     def _rank(self, key: int, endpoints: Snapshot) -> Ranking | None:
@@ -69,3 +87,14 @@ class FixedPrefix:
                 self._rankings.clear()
             self._rankings[key] = ranking
         return ranking
+
+
+def _picked(ranking: Ranking | None, endpoints: Snapshot) -> Pick:
+    if ranking is None:
+        return SHED
+    addresses = endpoints.addresses
+    return Pick(
+        tuple([addresses[index] for index in ranking.order]),
+        "spill" if ranking.spilled else "prefix",
+        home=addresses[ranking.home],
+    )

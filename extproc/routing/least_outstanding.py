@@ -9,7 +9,7 @@ import numpy as np
 
 from extproc.pool.snapshot import Snapshot
 from extproc.prefix import BlockKeys
-from extproc.routing.pick import EMPTY, SHED, Pick
+from extproc.routing.pick import EMPTY, SHED, Foreseen, Pick
 from extproc.routing.rendezvous import weights
 from extproc.routing.spill import SpillRule
 
@@ -32,3 +32,8 @@ class LeastOutstanding:
         if order is None:
             return SHED
         return Pick(tuple([endpoints.addresses[index] for index in order]), "load")
+
+    def foresee(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Foreseen:
+        """As in `Strategy`."""
+        pick = self.pick(keys, endpoints, draw)
+        return Foreseen(pick, self._rule.full(endpoints), self._rule.max_in_flight)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from extproc.pool.snapshot import Snapshot
 from extproc.prefix import BlockKeys
@@ -33,6 +37,18 @@ class Pick(NamedTuple):
     """With a prefix length: the first choice of the prefix, `ranked[0]` unless the request spilled."""
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a strategy would pick, and what it would go by; strategies that go by more add it."""
+
+    pick: Pick
+    full: NDArray[np.bool_]
+    """By endpoint, in the order of the snapshot: it has as many requests in flight as make it come after
+    others, or take no more."""
+    bound: float | None
+    """Requests in flight from which on an endpoint that is not eased in is full; None: none ever is."""
+
+
 EMPTY: Final = Pick((), "empty")
 SHED: Final = Pick((), "shed")
 
@@ -59,4 +75,8 @@ class Strategy(Protocol):
         """Choose. `keys` None or without a key: nothing is known of the prompt. Never raises for valid
         input.
         """
+        ...
+
+    def foresee(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Foreseen:
+        """What `pick` would choose now, and why. Nothing is remembered of it: the strategy is as it was."""
         ...

@@ -31,6 +31,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -40,7 +41,7 @@ from numpy.typing import NDArray
 from extproc.pool.backlog import REQUEST_TOKENS
 from extproc.pool.snapshot import Snapshot
 from extproc.prefix import BlockKeys
-from extproc.routing.pick import EMPTY, RETRIES, SHED, Pick, Reason
+from extproc.routing.pick import EMPTY, RETRIES, SHED, Foreseen, Pick, Reason
 from extproc.routing.rendezvous import best, weights
 from extproc.routing.sent import TOKEN_BYTES, Match, Sent
 
@@ -48,7 +49,7 @@ YET_TO_COME = 2.0
 """Typical requests by which each queue is taken to be longer than it is."""
 POPULAR_PRICE = 0.03
 """Part of its tokens at which a popular block counts where it is missing: once computed there, it is there
-for many."""
+for many. What all requests have counts nothing: sooner or later it has to be everywhere."""
 RUNNING_PRICE = 0.1
 """Part of a typical request that each request in flight counts as waiting: it decodes, and slows others."""
 AT_HOME = 0.8
@@ -84,6 +85,13 @@ class Weighed(NamedTuple):
     """At the concurrency threshold, or from where on it takes no more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Weighing(Foreseen):
+    """What the rule would make of a prompt."""
+
+    weighed: Weighed
+
+
 class PrefixAware:
     """The rule, with its own memory of one pool."""
 
@@ -113,33 +121,56 @@ class PrefixAware:
 
     def pick(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Pick:
         """As in `Strategy`. Unless nobody can take the request, it is remembered as sent there."""
+        nowhere = self._nowhere(endpoints)
+        if nowhere is not None:
+            return nowhere
+        found = self._weigh(keys, endpoints, self._sent, self._slots_of(endpoints))
+        pick = self._chosen(found, endpoints, draw)
+        if found.match is not None and keys is not None:
+            self._remember(keys, found.match, pick.ranked[0])
+        return pick
+
+    def foresee(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Foreseen:
+        """As in `Strategy`; a `Weighing` if there is an endpoint."""
+        if not len(endpoints):
+            return Foreseen(EMPTY, np.zeros(0, dtype=np.bool_), self._bound)
+        members = endpoints.addresses if endpoints.members is None else endpoints.members
+        sent = self._sent if members == self._members else self._sent.with_endpoints(members)
+        slots = np.array([sent.slots[address] for address in endpoints.addresses], dtype=np.intp)
+        found = self._weigh(keys, endpoints, sent, slots)
+        pick = self._nowhere(endpoints)
+        if pick is None:
+            pick = self._chosen(found, endpoints, draw)
+        return Weighing(pick, found.full, self._bound, found)
+
+    def _nowhere(self, endpoints: Snapshot) -> Pick | None:
+        """The answer where no endpoint can take a request."""
         if not np.count_nonzero(endpoints.eligible):
             return EMPTY
         if self._max_in_flight is not None and not np.any(
             endpoints.eligible & (endpoints.in_flight < self._max_in_flight)
         ):
             return SHED
-        found = self.weigh(keys, endpoints)
+        return None
+
+    def _chosen(self, found: Weighed, endpoints: Snapshot, draw: random.Random) -> Pick:
         match = found.match
         tie = match.home_key if match is not None else draw.getrandbits(64)
-        order = _ranked(found, tie, endpoints)
-        first = order[0]
-        address = endpoints.addresses[first]
-        uncached = found.uncached.item(first)
-        if match is None or keys is None:
-            return Pick(tuple([endpoints.addresses[index] for index in order]), "load", uncached)
-        self._remember(keys, match, address)
+        order = _ranked(found, tie, endpoints, self._max_in_flight)
+        uncached = found.uncached.item(order[0])
         reason: Reason = "new"
-        if match.longest > match.popular:
+        if match is None:
+            reason = "load"
+        elif match.longest > match.popular:
             reason = "prefix" if found.length - uncached >= match.longest else "spill"
         return Pick(tuple([endpoints.addresses[index] for index in order]), reason, uncached)
 
-    def weigh(self, keys: BlockKeys | None, endpoints: Snapshot) -> Weighed:
-        """What each endpoint would cost the prompt, and others by it.
-
-        Changes nothing but what is known of the pool's members.
+    def _weigh(
+        self, keys: BlockKeys | None, endpoints: Snapshot, sent: Sent, slots: NDArray[np.intp]
+    ) -> Weighed:
+        """What each endpoint would cost the prompt, and others by it. `slots` are those of the endpoints in
+        `sent`.
         """
-        slots = self._slots_of(endpoints)
         queues = endpoints.queues
         typical = REQUEST_TOKENS if queues is None else queues.typical
         queue = endpoints.in_flight.astype(np.float64) * (RUNNING_PRICE * typical)
@@ -152,10 +183,10 @@ class PrefixAware:
             uncached = np.zeros(len(slots))
             work = np.full(len(slots), REQUEST_TOKENS)
         else:
-            match = self._sent.match(keys.keys, keys.ends)
+            match = sent.match(keys.keys, keys.ends)
             length = float(keys.ends[-1] // TOKEN_BYTES)
             uncached = length - match.covered[slots]
-            work = _priced(uncached, length - match.popular)
+            work = _priced(uncached, length - match.popular, POPULAR_PRICE * (1.0 - match.share))
         poured: NDArray[np.float64] | None = None
         if queues is not None and queues.unseen > 0.0:
             level = _level(queue, queues.unseen)
@@ -169,8 +200,6 @@ class PrefixAware:
             growth[home] += sure * (cached - growth.item(home))
         if endpoints.ease is not None:
             growth /= endpoints.ease
-        if self._max_in_flight is not None:
-            growth[endpoints.in_flight >= self._max_in_flight] = np.inf  # takes no more, where others may
         full = endpoints.in_flight >= self._bound
         return Weighed(match, length, uncached, work, queue, growth, poured, full)
 
@@ -211,11 +240,11 @@ class PrefixAware:
         return slots
 
 
-def _priced(uncached: NDArray[np.float64], unpopular: float) -> NDArray[np.float64]:
+def _priced(uncached: NDArray[np.float64], unpopular: float, price: float) -> NDArray[np.float64]:
     """What a request costs: what is popular but missing counts little."""
     dear = np.minimum(uncached, unpopular)
     work = uncached - dear
-    work *= POPULAR_PRICE
+    work *= price
     work += dear
     work += REQUEST_TOKENS
     return work
@@ -228,14 +257,17 @@ def _level(queue: NDArray[np.float64], tokens: float) -> float:
     return float(levels[np.count_nonzero(levels > lowest_first) - 1])
 
 
-def _ranked(found: Weighed, key: int, endpoints: Snapshot) -> list[int]:
-    """The endpoints by growth, those without room after those with room, suspects last."""
+def _ranked(found: Weighed, key: int, endpoints: Snapshot, max_in_flight: int | None) -> list[int]:
+    """The endpoints by growth, those at the threshold after those with room, then those that take no more,
+    suspects last.
+    """
     eligible, full = endpoints.eligible, found.full
     everyone = np.count_nonzero(eligible) == len(eligible)
     if everyone and not np.count_nonzero(full):
         return _least(found, key, endpoints.hashes, None, 1 + RETRIES)
+    shut = full if max_in_flight is None else endpoints.in_flight >= max_in_flight
     order: list[int] = []
-    for tier in (eligible & ~full, eligible & full, ~eligible):
+    for tier in (eligible & ~full, eligible & full & ~shut, eligible & shut, ~eligible):
         chosen = np.flatnonzero(tier)
         if len(chosen) and len(order) <= RETRIES:
             order += _least(found, key, endpoints.hashes, chosen, 1 + RETRIES - len(order))

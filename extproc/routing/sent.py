@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +58,8 @@ class Match(NamedTuple):
     """The largest of them."""
     popular: float
     """Tokens of the longest run of popular blocks."""
+    share: float
+    """Part of all requests that have the last of these; 0: there is none."""
     home_key: int
     """The first key that is not popular; the last, if all are."""
     entries: list[int]
@@ -102,17 +105,29 @@ class Sent:
                 self.slots[address] = self._free.pop()
         self._clear = ~sum(1 << slot + _COUNT_BITS for slot in (*self._left, *self._left_before))
 
+    def with_endpoints(self, addresses: Iterable[str]) -> Sent:
+        """This table as it would be if these were the endpoints, to be matched with and not added to: the
+        numbers are shared. Nothing changes here.
+        """
+        table = copy(self)
+        table.slots = dict(self.slots)
+        table._free, table._left, table._left_before = [*self._free], [*self._left], [*self._left_before]
+        table.set_endpoints(addresses)
+        return table
+
     def match(self, keys: Sequence[int], ends: Sequence[int]) -> Match:
         """What the endpoints (one or more) have of a prompt with one key or more."""
         entries = self._look_up(keys)
         slots = self.width
         covered = np.zeros(slots)
         if not entries:
-            return Match(covered, 0.0, 0.0, keys[0], entries)
-        enough = max(POPULAR_AT_LEAST, (self._carried + self._requests) // (2 * len(self.slots)) + 1)
-        popular = 0
+            return Match(covered, 0.0, 0.0, 0.0, keys[0], entries)
+        requests = self._carried + self._requests
+        enough = max(POPULAR_AT_LEAST, requests // (2 * len(self.slots)) + 1)
+        popular, share = 0, 0.0
         if entries[0] & _COUNT >= enough:
             popular = bisect_left(entries, True, key=lambda entry: entry & _COUNT < enough)
+            share = (entries[popular - 1] & _COUNT) / requests
         longest = 0.0
         start = 0
         while start < len(entries):
@@ -127,6 +142,7 @@ class Sent:
             covered,
             longest,
             float(ends[popular - 1] // TOKEN_BYTES) if popular else 0.0,
+            share,
             keys[min(popular, len(keys) - 1)],
             entries,
         )

@@ -66,6 +66,17 @@ class SpillRule:
     max_in_flight: int | None = None
     """Requests per endpoint from which on it takes no more; None: it always takes more."""
 
+    def full(self, endpoints: Snapshot) -> NDArray[np.bool_]:
+        """By endpoint: whether it takes no more requests."""
+        if self.max_in_flight is None:
+            return np.zeros(len(endpoints), dtype=np.bool_)
+        return endpoints.in_flight >= self.max_in_flight
+
+    def room(self, endpoints: Snapshot, bound: float) -> NDArray[np.bool_]:
+        """By endpoint: whether a prefix may stay on it under this bound."""
+        ease = endpoints.ease
+        return endpoints.in_flight < (bound if ease is None else np.maximum(1.0, bound * ease))
+
     def bound(self, in_flight: NDArray[np.int64]) -> float:
         """The count from which on an endpoint has no room, given the counts of the eligible endpoints (one
         or more).
@@ -91,7 +102,7 @@ class SpillRule:
         bound = self.bound(in_flight[eligible])
         if count < (bound if ease is None else max(1.0, bound * ease.item(home))):
             return Ranking(order, home, False)
-        room = in_flight < (bound if ease is None else np.maximum(1.0, bound * ease))
+        room = self.room(endpoints, bound)
         if np.count_nonzero(room & eligible):
             ranked = prefer(merits, room)
         elif self._is_full(in_flight[eligible].min()):

@@ -28,6 +28,9 @@ TRAILER = "x-echo-trailer"
 PIECE = 16_384
 """Bytes of one piece of a response's body."""
 
+FLOOD = bytes(64 << 20)
+"""The body of a response that is a flood."""
+
 _PREFACE = b"PRI * HTTP/2.0"
 
 
@@ -58,6 +61,11 @@ class Seen:
     def early(self) -> bool:
         """The response is to begin before the request's body has come."""
         return self.path.endswith("?early")
+
+    @property
+    def flood(self) -> bool:
+        """The response's body is to be far longer than what anybody buffers."""
+        return self.path.endswith("?flood")
 
     @property
     def held(self) -> bool:
@@ -142,7 +150,7 @@ class EchoEngine:
             if seen.held:
                 await writer.drain()
                 await self.release.wait()
-            for piece in _pieces(bytes(seen.body)):
+            for piece in _pieces(FLOOD if seen.flood else bytes(seen.body)):
                 writer.write(connection.send(h11.Data(data=piece)) or b"")
                 await writer.drain()
             trailers = [(TRAILER, seen.trailers[TRAILER])] if TRAILER in seen.trailers else []
@@ -240,7 +248,7 @@ class EchoEngine:
         if request.held:
             writer.write(connection.data_to_send())
             await self.release.wait()
-        rest = memoryview(bytes(request.body))
+        rest = memoryview(FLOOD if request.flood else bytes(request.body))
         while rest and number in seen:
             room = min(
                 connection.local_flow_control_window(number), connection.max_outbound_frame_size, PIECE

@@ -47,6 +47,12 @@ class Process:
         return self._popen.pid
 
     @property
+    def resident(self) -> int:
+        """Bytes of memory that are resident, without files that are only mapped."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+    @property
     def running(self) -> bool:
         return self._popen.poll() is None
 

@@ -32,11 +32,11 @@ class Router:
     def __init__(self, listen: str, directory: Path, pool: dict[str, Any], **settings: Any) -> None:
         self.listen = listen
         directory.mkdir(parents=True, exist_ok=True)
-        self._metrics = free_address()
-        self._config = directory / "extproc.yaml"
-        self._config.write_text(
+        self.metrics = free_address()
+        self.config = directory / "extproc.yaml"
+        self.config.write_text(
             yaml.safe_dump(
-                {"listen": listen, "health": None, "metrics": self._metrics, "pools": [pool], **settings}
+                {"listen": listen, "health": None, "metrics": self.metrics, "pools": [pool], **settings}
             )
         )
         self._log = directory / "extproc.log"
@@ -46,7 +46,7 @@ class Router:
         assert self.process is None or not self.process.running
         self.process = Process(
             "extproc serve",
-            [str(Path(sys.executable).with_name("extproc")), "serve", "--config", str(self._config)],
+            [str(Path(sys.executable).with_name("extproc")), "serve", "--config", str(self.config)],
             self._log,
             # Where Python is told not to cache bytecode, each start would compile every library anew.
             {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(bytecode())},
@@ -75,7 +75,7 @@ class Router:
     async def samples(self, name: str) -> dict[tuple[str, ...], float]:
         """Every sample of a metric, by its label values in the order of the label names."""
         async with httpx.AsyncClient(verify=False, trust_env=False) as client:
-            page = (await client.get(f"http://{self._metrics}/metrics")).text
+            page = (await client.get(f"http://{self.metrics}/metrics")).text
         return {
             tuple(sample.labels[key] for key in sorted(sample.labels)): sample.value
             for family in text_string_to_metric_families(page)

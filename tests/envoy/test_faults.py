@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from extproc.envoy_config import Exchange
 from extproc.simulation.http import Settings
 from extproc.simulation.presets import PRESETS
-from tests.envoy.client import Body, BrokenError, Client, Http, client
-from tests.envoy.conftest import Stack, Stacks
+from tests.envoy.client import Http, client
+from tests.envoy.conftest import Stacks
+from tests.envoy.load import (
+    Outcome,
+    all_counts_are_back_to_zero,
+    empty_and_refill,
+    failed,
+    leave_early,
+    load,
+    more,
+    prompt,
+    reload_again_and_again,
+    restart_engines,
+    restart_router,
+    stream,
+)
 from tests.envoy.process import eventually
-from tests.envoy.traffic import CHAT, ask, chat, in_parallel, text
+from tests.envoy.traffic import ask, chat, text
 
 # Both exchanges and both versions of HTTP, where the fault does not depend on how the two meet.
 CROSSED = pytest.mark.parametrize(
@@ -27,77 +38,6 @@ CROSSED = pytest.mark.parametrize(
 )
 # A reply of twenty tokens takes a tenth of a second, the first of them a hundredth.
 SETTINGS = Settings(speed=2)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of one streamed request."""
-
-    status: int = 0
-    engine: str = ""
-    chunks: int = 0
-    complete: bool = False
-    ended: float = field(default=float("inf"))
-
-    @property
-    def served(self) -> bool:
-        return self.status == 200 and self.complete
-
-
-async def stream(gateway: Client, body: bytes, outcome: Outcome) -> Outcome:
-    """Send a streamed request and write down how far it came."""
-    try:
-        async with gateway.open("POST", CHAT, body, {"content-type": "application/json"}) as response:
-            outcome.status = response.status
-            outcome.engine = response.headers.get("x-simulated-engine", "")
-            tail = b""
-            async for chunk in response.chunks():
-                outcome.chunks += 1
-                tail = (tail + chunk)[-20:]
-            outcome.complete = tail.endswith(b"data: [DONE]\n\n")
-    except BrokenError:
-        pass
-    outcome.ended = asyncio.get_running_loop().time()
-    return outcome
-
-
-def prompt(seed: int, tokens: int = 20) -> bytes:
-    return chat(text(seed, 2000), stream=True, max_tokens=tokens, ignore_eos=True)
-
-
-@asynccontextmanager
-async def load(gateway: Client, connections: int, tokens: int = 20) -> AsyncIterator[list[Outcome]]:
-    """Streamed requests without a pause while the block runs; those begun are seen through to their end."""
-    outcomes: list[Outcome] = []
-    seeds = iter(range(1_000_000))
-    stopping = False
-
-    async def worker() -> None:
-        while not stopping:
-            outcome = Outcome()
-            outcomes.append(outcome)
-            await stream(gateway, prompt(next(seeds), tokens), outcome)
-
-    workers = [asyncio.create_task(worker()) for _ in range(connections)]
-    try:
-        yield outcomes
-    finally:
-        stopping = True
-        await asyncio.gather(*workers)
-
-
-async def more(outcomes: list[Outcome], number: int) -> None:
-    """Wait until so many requests more have ended."""
-
-    def ended() -> int:
-        return sum(outcome.ended < float("inf") for outcome in outcomes)
-
-    wanted = ended() + number
-    await eventually(lambda: ended() >= wanted, f"{number} requests more have ended", 60)
-
-
-def failed(outcomes: list[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if not outcome.served]
 
 
 @CROSSED
@@ -165,15 +105,29 @@ async def test_a_router_killed_and_restarted_under_load_fails_no_request(
     stacks: Stacks, exchange: Exchange, http: Http
 ) -> None:
     async with stacks(exchange, settings=SETTINGS) as stack, client(stack.url, http) as gateway:
-        async with load(gateway, 16) as outcomes:
-            for _ in range(2):
-                await more(outcomes, 60)
-                stack.router.kill()
-                await more(outcomes, 60)
-                await stack.router.start()
-            await more(outcomes, 60)
-        assert failed(outcomes) == []
-        await all_counts_are_back_to_zero(stack)
+        await restart_router(stack, gateway, times=2)
+
+
+async def test_engines_restarted_under_load_cost_only_the_replies_they_had_begun(stacks: Stacks) -> None:
+    async with stacks(settings=SETTINGS) as stack, client(stack.url, "HTTP/1.1") as gateway:
+        await restart_engines(stack, gateway, times=4)
+
+
+async def test_an_endpoint_list_emptied_and_refilled_under_load_refuses_only_while_it_is_empty(
+    stacks: Stacks, tmp_path: Path
+) -> None:
+    file = tmp_path / "endpoints.yaml"
+    file.write_text("[127.0.0.1:1]\n")
+    async with (
+        stacks(settings=SETTINGS, pool={"endpoints": {"file": str(file)}}) as stack,
+        client(stack.url, "HTTP/1.1") as gateway,
+    ):
+        await empty_and_refill(stack, gateway, file, times=3)
+
+
+async def test_a_configuration_changed_again_and_again_under_load_fails_no_request(stacks: Stacks) -> None:
+    async with stacks(settings=SETTINGS) as stack, client(stack.url, "HTTP/1.1") as gateway:
+        await reload_again_and_again(stack, gateway, times=8)
 
 
 @CROSSED
@@ -186,7 +140,7 @@ async def test_a_drained_router_lets_its_requests_finish_though_envoy_fails_clos
     ):
         outcomes = [Outcome() for _ in range(20)]
         streams = [
-            asyncio.create_task(stream(gateway, prompt(seed, tokens=400), outcome))
+            asyncio.create_task(stream(gateway, prompt(seed, tokens=1000), outcome))
             for seed, outcome in enumerate(outcomes)
         ]
         await eventually(lambda: all(outcome.chunks for outcome in outcomes), "every reply has begun")
@@ -236,37 +190,7 @@ async def test_without_a_router_requests_pass_or_are_refused_as_configured(
 async def test_two_thousand_clients_that_leave_leave_no_count_behind(
     stacks: Stacks, exchange: Exchange, http: Http
 ) -> None:
-    draw = random.Random(1)
-
     async with stacks(exchange, settings=SETTINGS) as stack, client(stack.url, http) as gateway:
-
-        async def leave(seed: int) -> None:
-            body = prompt(seed)
-            slowly = [body[at : at + 500] for at in range(0, len(body), 500)]
-            sent: Body = body if draw.random() < 0.5 else slowly
-            with contextlib.suppress(TimeoutError, BrokenError):
-                async with (
-                    asyncio.timeout(draw.uniform(0, 0.15)),
-                    gateway.open("POST", CHAT, sent) as response,
-                ):
-                    await response.read()
-
-        await in_parallel(range(2000), 40, leave)
-        assert await stack.router.metric("extproc_requests_total") > 500
+        await leave_early(gateway, 2000)
+        assert await stack.router.metric("extproc_requests_total") > 50
         await all_counts_are_back_to_zero(stack)
-
-
-async def all_counts_are_back_to_zero(stack: Stack) -> None:
-    async def zero() -> bool:
-        counts = [
-            *(await stack.router.samples("extproc_in_flight_requests")).values(),
-            await stack.router.metric("extproc_streams"),
-        ]
-        assert min(counts) >= 0
-        return max(counts) == 0
-
-    await eventually(zero, "no request is in flight by the router's count")
-    await eventually(
-        lambda: not any(engine.engine.running for engine in stack.engines),
-        "no request is in flight on the engines",
-    )

@@ -38,13 +38,25 @@ def chat(*turns: str, system: str = "", limit: int | None = None) -> BlockKeys:
     return block_keys(understood, limit)
 
 
-def snapshot(in_flight: list[int], suspects: frozenset[int] = frozenset()) -> Snapshot:
-    """A pool of as many endpoints as there are counts."""
+@cache
+def _endpoints(count: int) -> Snapshot:
     pool = Pool("any")
-    pool.set_endpoints(addresses(len(in_flight)))
-    now = pool.snapshot(0.0)
-    eligible = np.array([number not in suspects for number in range(len(in_flight))], dtype=np.bool_)
-    return Snapshot(now.addresses, now.hashes, np.array(in_flight, dtype=np.int64), eligible)
+    pool.set_endpoints(addresses(count))
+    return pool.snapshot(0.0)
+
+
+def snapshot(
+    in_flight: list[int], suspects: frozenset[int] = frozenset(), ease: list[float] | None = None
+) -> Snapshot:
+    """A pool of as many endpoints as there are counts."""
+    now = _endpoints(len(in_flight))
+    return Snapshot(
+        now.addresses,
+        now.hashes,
+        np.array(in_flight, dtype=np.int64),
+        np.array([number not in suspects for number in range(len(in_flight))], dtype=np.bool_),
+        ease=None if ease is None else np.array(ease),
+    )
 
 
 class Router:

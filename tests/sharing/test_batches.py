@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from grpc_tools import protoc
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.picker import Picked
@@ -71,6 +71,7 @@ class TestWhatIsWritten:
                 (one.keys, one.address, pytest.approx(one.age)) for name, one in found if name == pool
             ] == [(one.keys, one.address, pytest.approx(100.0 - one.at)) for one in made if one.pool == pool]
 
+    @settings(max_examples=20)
     @given(st.integers(1, 300), st.integers(1, MAX_KEYS), st.booleans())
     def test_is_within_what_is_read_however_much_it_is(self, number: int, keys: int, alike: bool) -> None:
         told = [

@@ -8,8 +8,8 @@ Qin et al., "Mooncake: Trading More Storage for Less Computation", FAST 2025; gi
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 from extproc.prefix import BlockKeys
 from extproc.replay.arrival import TOKEN_BYTES, Arrival, Trace, from_zero, key_of
@@ -29,18 +29,33 @@ def recognise(line: bytes) -> bool:
 
 def read(path: Path, block_tokens: int = BLOCK_TOKENS) -> Trace:
     """The trace; its blocks are of 512 tokens whatever is asked for."""
-    found, problems = each_line(path, _arrival)
-    counts = Counter(one for _, ids in found for one in ids)
+    # Prompts that begin alike share one object for each key and end: that is most of a large trace.
+    keys: dict[int, int] = {}
+    ends: list[int] = []
+
+    def use(line: bytes) -> Arrival:
+        fields = json_object(line)
+        length = tokens("input_length", fields.get("input_length"), 1)
+        ids = _ids(fields, length)
+        output = max(1, tokens("output_length", fields.get("output_length"), 0))
+        chain = [keys.get(one) or keys.setdefault(one, key_of(one)) for one in ids]
+        whole = length // BLOCK_TOKENS
+        while len(ends) < whole:
+            ends.append((len(ends) + 1) * BLOCK_TOKENS * TOKEN_BYTES)
+        at = [*ends[:whole], length * TOKEN_BYTES] if len(chain) > whole else ends[:whole]
+        when = number(fields, "timestamp") / 1000
+        return Arrival(when, BlockKeys(chain, at), chain[:whole], length, output)
+
+    found, problems = each_line(path, use)
+    counts = Counter(key for arrival in found for key in arrival.keys.keys)
     most = max(1, int(_SHARED * len(found)))
     arrivals, origin = from_zero(
-        [arrival._replace(session=_session(ids, counts, most)) for arrival, ids in found]
+        [arrival._replace(session=_session(arrival.keys.keys, counts, most)) for arrival in found]
     )
     return Trace(path.stem, arrivals, BLOCK_TOKENS, problems=problems, origin=origin)
 
 
-def _arrival(line: bytes) -> tuple[Arrival, list[int]]:
-    fields = json_object(line)
-    length = tokens("input_length", fields.get("input_length"), 1)
+def _ids(fields: dict[str, Any], length: int) -> list[int]:
     ids = fields.get("hash_ids")
     if not isinstance(ids, list) or not all(type(one) is int and abs(one) < 1 << 120 for one in ids):
         raise LineError("hash_ids: expected a list of whole numbers")
@@ -48,21 +63,9 @@ def _arrival(line: bytes) -> tuple[Arrival, list[int]]:
         raise LineError(f"hash_ids: {len(ids)} ids do not fit {length} tokens, one is {BLOCK_TOKENS}")
     if len(set(ids)) < len(ids):
         raise LineError("hash_ids: an id comes twice, so they are not chained")
-    keys = [key_of(one) for one in ids]
-    blocks = keys[: length // BLOCK_TOKENS]
-    ends = [_end(at) for at in range(1, len(blocks) + 1)]
-    if len(keys) > len(blocks):
-        ends.append(length * TOKEN_BYTES)
-    output = max(1, tokens("output_length", fields.get("output_length"), 0))
-    return Arrival(number(fields, "timestamp") / 1000, BlockKeys(keys, ends), blocks, length, output), ids
+    return ids
 
 
-@cache
-def _end(blocks: int) -> int:
-    """Where so many blocks end; one object for all prompts, as there are many."""
-    return blocks * BLOCK_TOKENS * TOKEN_BYTES
-
-
-def _session(ids: list[int], counts: Counter[int], most: int) -> int:
+def _session(keys: list[int], counts: Counter[int], most: int) -> int:
     """The first block that at most `most` requests have stands for the conversation."""
-    return key_of(next((one for one in ids if counts[one] <= most), ids[-1])) if ids else 0
+    return next((key for key in keys if counts[key] <= most), keys[-1]) if keys else 0
