@@ -7,6 +7,7 @@ fails closed: what the router does wrong is an error and not an unpinned request
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,11 +16,12 @@ from typing import Any
 
 from extproc.envoy_config import find_envoy
 from extproc.messages import DESTINATION, NAMESPACE, SERVED
-from tests.envoy.client import Http
+from tests.envoy.client import Http, client
 from tests.envoy.echo import EchoEngine, echo_engines
 from tests.envoy.gateway import reachable, statistics
 from tests.envoy.process import Process, eventually, free_address
 from tests.envoy.router import Router
+from tests.envoy.traffic import chat, text
 from tests.gateway_model import Setup
 
 ENGINES = 3
@@ -265,6 +267,11 @@ class AnyStack:
         self.engines = engines
         self._before: dict[str, dict[tuple[str, ...], float]] = {}
 
+    @property
+    def begun(self) -> int:
+        """How many responses the engines have begun."""
+        return sum(engine.begun for engine in self.engines)
+
     async def begin(self) -> None:
         """Count from here."""
         for name in _COUNTERS:
@@ -324,3 +331,39 @@ async def any_stack(gateway: AnyExchange, router: Router) -> AsyncIterator[AnySt
         stack = AnyStack(gateway, router, engines)
         await stack.begin()
         yield stack
+
+
+async def open_streams(stack: AnyStack, setup: Setup, count: int) -> float:
+    """Have `count` responses open at once, and all of them end whole. Returns the bytes of the router's memory
+    that each cost, of a prompt of 4 KB."""
+    # Envoy takes 1024 streams on a connection.
+    clients = [client(f"http://{stack.gateway.listener(setup)}", "HTTP/2") for _ in range(count // 500 + 1)]
+    body = chat(text(1, 4000))
+    path = stack.gateway.path(setup, "HTTP/2", "v1/chat/completions?hold")
+
+    async def one(number: int) -> int:
+        async with clients[number % len(clients)].open("POST", path, body) as response:
+            return len(await response.read())
+
+    assert stack.router.process is not None
+    before, begun = stack.router.process.resident, stack.begun
+    asking: list[asyncio.Task[int]] = []
+    try:
+        while len(asking) < count:
+            asking += [
+                asyncio.create_task(one(len(asking) + more)) for more in range(min(50, count - len(asking)))
+            ]
+            await eventually(lambda: stack.begun - begun >= len(asking) - 100, "responses begin", 60)
+        await eventually(lambda: stack.begun - begun >= count, "every response has begun", 60)
+        assert await stack.router.metric("extproc_streams") == count
+        after = stack.router.process.resident
+        for engine in stack.engines:
+            engine.release.set()
+        assert set(await asyncio.gather(*asking)) == {len(body)}
+    finally:
+        for task in asking:
+            task.cancel()
+        for engine in stack.engines:
+            engine.release.clear()
+        await asyncio.gather(*(one.close() for one in clients))
+    return (after - before) / count

@@ -28,7 +28,7 @@ TRAILER = "x-echo-trailer"
 PIECE = 16_384
 """Bytes of one piece of a response's body."""
 
-FLOOD = bytes(64 << 20)
+FLOOD = bytes(16 << 20)
 """The body of a response that is a flood."""
 
 _PREFACE = b"PRI * HTTP/2.0"

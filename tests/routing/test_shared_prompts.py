@@ -24,16 +24,16 @@ SPEC = replace(ENGINE, blocks=20_000)
 """Cache of 1.3 million tokens: 50 prompts of 100 KB."""
 
 SHARED = {"block 0": 1, "a system prompt of 5,000 tokens": 80, "a system prompt and tools of 100 KB": 400}
-"""What conversations begin with, in blocks of 64 tokens: as in Mooncake's conversation trace, as in tau-bench's
+"""What conversations begin with, in blocks of 64 tokens: as in Mooncake's conversation trace, in tau-bench's
 airline sessions, and as coding agents do."""
 
 
 @cache
 def conversations(shared: int, rate: float, kinds: int = 1) -> Trace:
-    """A minute of conversations, `rate` requests per second; each begins with one of `kinds` prompts."""
+    """A minute or more of conversations, `rate` requests per second; each begins with one of `kinds` prompts."""
     draw = random.Random(3)
     arrivals, start = [], 0.0
-    for number in range(1, int(60 * rate / TURNS) + 1):
+    for number in range(1, max(60, int(60 * rate / TURNS)) + 1):
         start += draw.expovariate(rate / TURNS)
         at, kind = start, 10**8 * draw.randrange(kinds)
         chain = [*range(kind, kind + shared), *(number * 10_000 + depth for depth in range(8 * TURNS))]

@@ -123,13 +123,6 @@ def test_least_outstanding_breaks_ties_by_chance() -> None:
     assert all(850 < count < 1150 for count in first.values())
 
 
-def test_a_prompt_without_keys_goes_by_load_under_prefix_aware_too() -> None:
-    pick = build("PREFIX_AWARE").pick(None, snapshot([3, 1, 2]), random.Random(0))
-    assert pick.ranked[0] == addresses(3)[1]
-    assert pick.reason == "load"
-    assert pick.depth is None
-
-
 _ROUTE_A_DAY = """
 import json, random
 from extproc.routing import build
