@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SECONDS ?= 60
 
-.PHONY: help demo test fuzz lint fmt proto bench lock clean
+.PHONY: help demo test soak fuzz lint fmt proto bench lock clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -22,6 +22,9 @@ demo: $(STAMP)  ## Replay real traffic through a real Envoy under each strategy 
 
 test: $(STAMP)  ## Unit and property tests, then a real Envoy. Needs neither root nor Docker.
 	$(BIN)/pytest
+
+soak: $(STAMP)  ## The faults and exchanges of the tests, thousands of times. Takes half an hour.
+	$(BIN)/pytest -m soak -s tests/soak
 
 fuzz: $(STAMP)  ## Fuzz the reading of request bodies for SECONDS (60).
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)

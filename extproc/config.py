@@ -395,21 +395,25 @@ class EngineMetricsConfig(_Section):
     )
     scheme: Literal["http", "https"] = Field(default="http", description="How engines are asked.")
     interval: Annotated[Seconds, Allowed("a duration from 100ms to 1m")] = Field(
-        1.0,
+        default=1.0,
         ge=0.1,
         le=60,
         allow_inf_nan=False,
         description="Longest time between two reads of an engine that has requests.",
     )
     idle_interval: Annotated[Seconds, Allowed("a duration from 100ms to 5m")] = Field(
-        5.0,
+        default=5.0,
         ge=0.1,
         le=300,
         allow_inf_nan=False,
         description="The same of an engine that has none; at least `interval`.",
     )
     timeout: Annotated[Seconds, Allowed("a duration from 50ms to 1m")] = Field(
-        3.0, ge=0.05, le=60, allow_inf_nan=False, description="Longest time that one read may take."
+        default=3.0,
+        ge=0.05,
+        le=60,
+        allow_inf_nan=False,
+        description="Longest time that one read may take.",
     )
     token_file: Annotated[Path | None, Allowed("a path")] = Field(
         default=None,
@@ -461,14 +465,14 @@ class PoolConfig(_Section):
         default=256,
         ge=1,
         le=1024,
-        description="In-flight requests at which PREFIX_AWARE leaves a prefix's first choice for a less busy"
-        " endpoint.",
+        description="In-flight requests at which PREFIX_AWARE takes an endpoint only if every other has as many."
+        " The default is the batch of a vLLM engine (max_num_seqs): beyond it requests queue.",
     )
     balance: Annotated[Balance | None, BeforeValidator(_balance), Allowed("true, false or a mapping")] = (
         Field(
             default_factory=Balance,
-            description="Leave the first choice also when it is busier than the others by this bound. false:"
-            " only at concurrencyThreshold.",
+            description="With a number as prefixLength: leave the first choice also when it is busier than the"
+            " others by this bound. false: only at concurrencyThreshold.",
         )
     )
     shed: Shed | None = Field(
@@ -622,7 +626,7 @@ class Config(_Section):
     drain_timeout: Annotated[
         Seconds, Allowed("a duration up to 1h: 10s, 500ms, 2m or a number of seconds")
     ] = Field(
-        10.0,
+        default=10.0,
         ge=0,
         le=3600,
         allow_inf_nan=False,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from copy import copy
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -129,6 +130,15 @@ class Picker:
         self._targets = tuple(targets)
         self._allowed = {}
         self.needs_hint = any(t.match is not None and t.match.metadata is not None for t in targets)
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """What requests are routed to, in the order in which pools are tried."""
+        return self._targets
+
+    def draws(self) -> random.Random:
+        """Draws what the next picks will draw. They are drawn again by those: nothing changes here."""
+        return copy(self._draw)
 
     def pick(self, question: Question, hint: str) -> Answer:
         """Where this request goes. `hint` is the gRPC metadata `x-warmroute-pool`, empty if there is none."""

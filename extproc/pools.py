@@ -20,8 +20,9 @@ from extproc.picker import Picker, Target
 from extproc.pool.discovery import file
 from extproc.pool.pool import Pool
 from extproc.pool.scraping.scraper import Scrapers, Settings
-from extproc.routing import Balance, Strategy, build
+from extproc.routing import Strategy
 from extproc.sharing.memory import Hearing, Learning, Memory, PoolMemory
+from extproc.strategy import strategy_of
 
 _log = structlog.get_logger(__name__)
 
@@ -122,15 +123,7 @@ class Pools:
         if before is not None and _routing(before.config) == _routing(config):
             strategy = before.strategy
         else:
-            balance = config.balance
-            strategy = build(
-                config.strategy,
-                prefix_length=config.prefix_length,
-                concurrency_threshold=config.concurrency_threshold,
-                balance=None if balance is None else Balance(balance.factor, balance.floor),
-                max_in_flight=None if config.shed is None else config.shed.max_in_flight,
-                before=before.strategy if before else None,
-            )
+            strategy = strategy_of(config, before.strategy if before else None)
         if before is not None and before.config.endpoints == config.endpoints:
             return _Running(config, pool, strategy, before.discovery)
         return _Running(config, pool, strategy, self._discover(pool, config.endpoints))

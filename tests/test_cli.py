@@ -86,7 +86,7 @@ class TestCheck:
         assert said.stdout.startswith(f"{good}: valid\n")
         assert rows["ext_proc"] == ["unix:/run/x.sock"]
         assert rows["metrics"] == ["off"]
-        assert " ".join(rows["llama"]) == "route llm-* PREFIX_AWARE min(16, max(1.25 x mean, 8)) 2"
+        assert " ".join(rows["llama"]) == "route llm-* PREFIX_AWARE 256 2"
         assert " ".join(rows["qwen"]) == (
             f"route * and models q* RANDOM -; 429 at 20 3 in {good.parent}/eps.yaml"
         )
@@ -146,7 +146,7 @@ class TestCheck:
         assert said.exit_code == 0
         assert (answer["valid"], answer["warnings"]) == (True, [])
         assert answer["endpoints"] == {"llama": 2, "qwen": 3}
-        assert answer["config"]["pools"][0]["concurrencyThreshold"] == 16
+        assert answer["config"]["pools"][0]["concurrencyThreshold"] == 256
         assert answer["config"]["listen"] == "unix:/run/x.sock"
 
     def test_json_of_a_bad_file_holds_every_problem(self, bad: Path) -> None:
@@ -164,4 +164,4 @@ class TestCheck:
     def test_the_keys_are_listed_without_a_file(self) -> None:
         said = run("check", "--keys")
         assert said.exit_code == 0
-        assert "| `pools[].concurrencyThreshold` | a whole number from 1 to 1024 | `16` |" in said.stdout
+        assert "| `pools[].concurrencyThreshold` | a whole number from 1 to 1024 | `256` |" in said.stdout

@@ -41,7 +41,7 @@ pools:
   match: {route: "llm-*"}
   strategy: PREFIX_AWARE
   prefixLength: auto
-  concurrencyThreshold: 16
+  concurrencyThreshold: 256
   endpoints: {static: ["127.0.0.1:8001", "127.0.0.1:8002"]}
 """
 
@@ -79,7 +79,7 @@ class TestWhatAFileMeans:
         assert llama.match == Match(route="llm-*")
         assert llama.strategy is Strategy.PREFIX_AWARE
         assert llama.prefix_length == "auto"
-        assert llama.concurrency_threshold == 16
+        assert llama.concurrency_threshold == 256
         assert llama.balance == Balance(factor=1.25, floor=8)
         assert llama.endpoints.static == ("127.0.0.1:8001", "127.0.0.1:8002")
 
@@ -160,7 +160,7 @@ class TestWhatAFileMeans:
 
 class TestWhatIsSaidAboutMistakes:
     def test_a_problem_names_file_line_key_value_and_what_is_allowed(self) -> None:
-        assert complaint(EXAMPLE.replace("concurrencyThreshold: 16", "concurrencyThreshold: 5000")) == (
+        assert complaint(EXAMPLE.replace("concurrencyThreshold: 256", "concurrencyThreshold: 5000")) == (
             "f.yaml:9: pools[0].concurrencyThreshold: is 5000; must be a whole number from 1 to 1024"
         )
 
@@ -221,7 +221,7 @@ class TestWhatIsSaidAboutMistakes:
             "concurrencyThreshold: 0",
             "concurrencyThreshold: 1025",
             "concurrencyThreshold: true",
-            "concurrencyThreshold: 16.0",
+            "concurrencyThreshold: 256.0",
             'concurrencyThreshold: "16"',
             "concurrencyThreshold:",
             "prefixLength: 1023",

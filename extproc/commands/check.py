@@ -122,7 +122,7 @@ def _summary(file: Path, config: Config, pools: list[_Pool]) -> str:
         ("metrics", str(config.metrics or "off")),
         ("sharing", "off" if config.sharing is None else str(config.sharing.listen)),
     ]
-    table = [("pool", "takes", "strategy", "leaves first choice at", "endpoints"), *(p.line() for p in pools)]
+    table = [("pool", "takes", "strategy", "in flight at most", "endpoints"), *(p.line() for p in pools)]
     return "\n".join([f"{file}: valid", "", *_columns(listening), "", *_columns(table)])
 
 
@@ -147,7 +147,7 @@ def _match(match: Match | None) -> str:
 def _bounds(pool: PoolConfig) -> str:
     if pool.strategy != "PREFIX_AWARE":
         said = "-"
-    elif pool.balance is None:
+    elif pool.balance is None or pool.prefix_length == "auto":
         said = str(pool.concurrency_threshold)
     else:
         relative = f"max({pool.balance.factor:g} x mean, {pool.balance.floor})"

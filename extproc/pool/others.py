@@ -38,8 +38,11 @@ class Others:
             keep = 0.5 ** (since / REMEMBERED_S)
             self._own *= keep
             self._all *= keep
-            self._sent *= keep
-            self._sent_for = self._sent_for * keep + since
+            if since > REMEMBERED_S:  # the first report, or the first for long
+                self._sent, self._sent_for = 0.0, 1.0
+            else:
+                self._sent *= keep
+                self._sent_for = self._sent_for * keep + since
             self._reported_at = now
         self._own += own
         self._all += max(own, load)

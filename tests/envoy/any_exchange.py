@@ -334,8 +334,10 @@ async def any_stack(gateway: AnyExchange, router: Router) -> AsyncIterator[AnySt
 
 
 async def open_streams(stack: AnyStack, setup: Setup, count: int) -> float:
-    """Have `count` responses open at once, and all of them end whole. Returns the bytes of the router's memory
-    that each cost, of a prompt of 4 KB."""
+    """Have `count` responses open at once, for prompts of 4 KB, and all of them end whole.
+
+    Returns the bytes of the router's memory that each cost while it was open.
+    """
     # Envoy takes 1024 streams on a connection.
     clients = [client(f"http://{stack.gateway.listener(setup)}", "HTTP/2") for _ in range(count // 500 + 1)]
     body = chat(text(1, 4000))
@@ -347,14 +349,13 @@ async def open_streams(stack: AnyStack, setup: Setup, count: int) -> float:
 
     assert stack.router.process is not None
     before, begun = stack.router.process.resident, stack.begun
-    asking: list[asyncio.Task[int]] = []
+    asking = []
     try:
-        while len(asking) < count:
-            asking += [
-                asyncio.create_task(one(len(asking) + more)) for more in range(min(50, count - len(asking)))
-            ]
-            await eventually(lambda: stack.begun - begun >= len(asking) - 100, "responses begin", 60)
-        await eventually(lambda: stack.begun - begun >= count, "every response has begun", 60)
+        for number in range(count):
+            asking.append(asyncio.create_task(one(number)))
+            if number % 50 == 49:
+                await responses_begin(stack, begun + number - 50)
+        await responses_begin(stack, begun + count)
         assert await stack.router.metric("extproc_streams") == count
         after = stack.router.process.resident
         for engine in stack.engines:
@@ -367,3 +368,8 @@ async def open_streams(stack: AnyStack, setup: Setup, count: int) -> float:
             engine.release.clear()
         await asyncio.gather(*(one.close() for one in clients))
     return (after - before) / count
+
+
+async def responses_begin(stack: AnyStack, responses: int) -> None:
+    """Wait until the engines have begun so many, counted as `AnyStack.begun`."""
+    await eventually(lambda: stack.begun >= responses, f"{responses} responses have begun", 60)

@@ -72,10 +72,14 @@ class Router:
         assert self.process is not None
         self.process.signal(signal.SIGTERM)
 
+    async def page(self) -> str:
+        """The page of metrics."""
+        async with httpx.AsyncClient(verify=False, trust_env=False) as client:
+            return (await client.get(f"http://{self.metrics}/metrics")).text
+
     async def samples(self, name: str) -> dict[tuple[str, ...], float]:
         """Every sample of a metric, by its label values in the order of the label names."""
-        async with httpx.AsyncClient(verify=False, trust_env=False) as client:
-            page = (await client.get(f"http://{self.metrics}/metrics")).text
+        page = await self.page()
         return {
             tuple(sample.labels[key] for key in sorted(sample.labels)): sample.value
             for family in text_string_to_metric_families(page)

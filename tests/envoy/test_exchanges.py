@@ -6,9 +6,11 @@ Each test is one walk over many setups in one Envoy; tests/soak walks over all o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,6 +27,7 @@ from tests.envoy.any_exchange import (
     any_stack,
     new_router,
     open_streams,
+    responses_begin,
 )
 from tests.envoy.client import BrokenError, Http
 from tests.envoy.echo import FLOOD, TRAILER
@@ -75,10 +78,6 @@ async def stack(gateway: AnyExchange, router: Router) -> AsyncIterator[AnyStack]
     async with any_stack(gateway, router) as started:
         yield started
         await started.leaves_nothing()
-
-
-async def one_more_response(stack: AnyStack, before: int) -> None:
-    await eventually(lambda: stack.begun > before, "the response begins")
 
 
 class Shape(NamedTuple):
@@ -297,7 +296,7 @@ async def test_a_request_is_in_flight_until_its_response_has_ended(stack: AnySta
             send(stack.gateway.listener(setup), "HTTP/2", "POST", path, pieces=[chat("hello")])
         )
 
-        await one_more_response(stack, before)
+        await responses_begin(stack, before + 1)
         assert await stack.router.metric("extproc_in_flight_requests") == 1, setup
         for engine in stack.engines:
             engine.release.set()
@@ -366,7 +365,7 @@ async def test_a_client_that_waits_for_the_response_before_it_ends_its_request_i
         sending = asyncio.create_task(
             send(stack.gateway.listener(setup), "HTTP/2", "POST", path, pieces=conversation())
         )
-        await one_more_response(stack, before)
+        await responses_begin(stack, before + 1)
         answered.set()
         assert (await sending).body == b"a question and another"
 
@@ -402,24 +401,26 @@ async def test_clients_that_do_not_read_fill_neither_the_router_nor_the_engine(s
     process = stack.router.process
     assert process is not None
     for setup in (BOTH_WAYS[1], STREAMED_RESPONSE):
-        host, _, port = stack.gateway.listener(setup).rpartition(":")
         path = stack.gateway.path(setup, "HTTP/2", "v1/chat/completions?flood")
+        request = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{{}}".encode()
         before, begun = process.resident, stack.begun
-        clients = []
-        try:
+        with contextlib.ExitStack() as clients:
             for _ in range(40):
-                _, writer = await asyncio.open_connection(host, int(port), limit=1024)
-                writer.transport.pause_reading()
-                writer.write(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{{}}".encode())
-                clients.append(writer)
-            await eventually(lambda begun=begun: stack.begun - begun == 40, "every response has begun")
+                clients.enter_context(_unread(stack.gateway.listener(setup))).sendall(request)
+            await responses_begin(stack, begun + 40)
             await asyncio.sleep(1)
             assert process.resident - before < 40 * MIB
             assert await stack.router.metric("extproc_streams") == 40
-        finally:
-            for writer in clients:
-                writer.transport.abort()
         await stack.leaves_nothing()
+
+
+def _unread(address: str) -> socket.socket:
+    """A connection that nobody reads from, and that takes little by itself."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    host, _, port = address.rpartition(":")
+    connection.connect((host, int(port)))
+    return connection
 
 
 async def test_a_gateway_that_stands_still_fills_no_queue_and_finds_its_streams_again(

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 
 import grpc
-import httpx
 import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
@@ -128,7 +127,7 @@ async def test_no_text_of_a_request_is_in_any_log_metric_or_file(stacks: Stacks,
             [canary.encode(), b"\xff" + canary.encode()], 1, lambda data: _nonsense(stack, data)
         )
         await eventually(lambda: log.exists() and log.stat().st_size > 0, "requests are logged")
-        page = await _page(stack)
+        page = await stack.router.page()
         assert await stack.router.metric("extproc_requests_total") >= len(sent)
         stack.router.drain()
         process = stack.router.process
@@ -144,18 +143,13 @@ async def test_no_text_of_a_request_is_in_any_log_metric_or_file(stacks: Stacks,
 async def test_what_clients_name_makes_no_new_time_series(stacks: Stacks) -> None:
     async with stacks() as stack, client(stack.url, "HTTP/2") as gateway:
         await many_names(gateway, 50)
-        before = (await _page(stack)).count("\n")
+        before = (await stack.router.page()).count("\n")
         await many_names(gateway, 400, first=1000)
-        assert (await _page(stack)).count("\n") == before
+        assert (await stack.router.page()).count("\n") == before
 
 
 def _files(directory: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
-async def _page(stack: Stack) -> str:
-    async with httpx.AsyncClient(verify=False, trust_env=False) as http:
-        return (await http.get(f"http://{stack.router.metrics}/metrics")).text
 
 
 async def _nonsense(stack: Stack, data: bytes) -> None:

@@ -30,7 +30,7 @@ airline sessions, and as coding agents do."""
 
 @cache
 def conversations(shared: int, rate: float, kinds: int = 1) -> Trace:
-    """A minute or more of conversations, `rate` requests per second; each begins with one of `kinds` prompts."""
+    """A minute or more of conversations, `rate` requests per second, behind one of `kinds` prompts each."""
     draw = random.Random(3)
     arrivals, start = [], 0.0
     for number in range(1, max(60, int(60 * rate / TURNS)) + 1):

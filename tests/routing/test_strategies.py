@@ -14,12 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extproc.pool.pool import Pool
 from extproc.prefix import BlockKeys
-from extproc.routing import build
+from extproc.routing import Strategy, build
 from tests.routing.traffic import Router, addresses, chat, snapshot, text
 
 NAMES = ["RANDOM", "LEAST_OUTSTANDING_REQUESTS", "PREFIX_AWARE"]
 PROMPT = chat(text("question", 2000))
+
+
+def each() -> dict[str, Strategy]:
+    """Every strategy at its defaults, PREFIX_AWARE with and without a prefix length."""
+    return {name: build(name) for name in NAMES} | {"fixed": build("PREFIX_AWARE", prefix_length=1024)}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -93,6 +99,38 @@ def test_no_pick_is_outside_the_eligible(
             assert pick.reason in ("shed", "empty")
 
 
+@given(
+    st.sampled_from(["RANDOM", "LEAST_OUTSTANDING_REQUESTS", "PREFIX_AWARE", "fixed"]),
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from(addresses(9)), unique=True),
+            st.none() | st.sets(st.sampled_from(addresses(9))),
+            st.integers(0, 5),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+)
+def test_no_pick_is_outside_the_pool_of_the_moment_or_the_part_of_it_that_may_be_used(
+    name: str, steps: list[tuple[list[str], set[str] | None, int, bool]]
+) -> None:
+    pool, strategy, draw = Pool("llama"), each()[name], random.Random(0)
+    for now, (members, only, prompt, missed) in enumerate(steps):
+        pool.set_endpoints(members, float(now))
+        keys = chat(text(f"prompt {prompt}", 500)) if prompt else None
+        pick = strategy.pick(keys, pool.snapshot(now, only), draw)
+        allowed = set(members) if only is None else only.intersection(members)
+        assert set(pick.ranked) <= allowed
+        assert len(pick.ranked) == min(5, len(allowed))
+        assert (pick.reason == "empty") == (not allowed)
+        if pick.ranked:
+            taken = pool.take(pick.ranked[0], now, pick.uncached)
+            if missed:
+                pool.missed(pick.ranked[0], now)
+                taken.release(now, computed=False)
+
+
 def test_random_is_uniform_over_the_eligible() -> None:
     strategy, draw = build("RANDOM"), random.Random(4)
     now = snapshot([0, 50, 0, 3, 0], frozenset({2}))
@@ -125,34 +163,62 @@ def test_least_outstanding_breaks_ties_by_chance() -> None:
 
 _ROUTE_A_DAY = """
 import json, random
-from extproc.routing import build
-from tests.routing.traffic import Router, chat, text
-router = Router(7, concurrency=70, seed=9)
-day = random.Random(1)
-out = []
-for number in range(300):
-    keys = chat(text(f"p{day.randrange(40)}", 700), system=text("shared", 500))
-    keys = keys if day.random() < 0.9 else None
-    out.append(router.send(keys))
+from extproc.pool.ease import SlowStart
+from extproc.pool.reports import EngineReport
+from tests.routing.test_strategies import each
+from tests.routing.traffic import Router, addresses, chat, text
+out = {}
+for name, strategy in each().items():
+    router, day = Router(7, strategy, concurrency=70, seed=9), random.Random(1)
+    router.pool.use(SlowStart(window=10.0))
+    out[name] = []
+    for number in range(300):
+        prompt, limit = text(f"p{day.randrange(40)}", 700), strategy.prefix_length
+        keys = chat(prompt, system=text("shared", 500), limit=limit)
+        if number % 50 == 49:
+            router.pool.set_endpoints(day.sample(addresses(9), 7), router.now)
+        if number % 10 == 9:
+            some = day.choice(router.pool.addresses)
+            router.pool.report(some, EngineReport(day.randrange(9), day.randrange(5)), router.now)
+            router.pool.missed(day.choice(router.pool.addresses), router.now)
+        if number % 7 == 0 and name == "PREFIX_AWARE":
+            some = day.choice(router.pool.addresses)
+            router.pool.heard(some, strategy.learn(keys, some), router.now)
+        if number % 5 == 0:
+            part = set(day.sample(router.pool.addresses, 4))
+            pick = strategy.pick(keys, router.pool.snapshot(router.now, part), router.draw)
+            router.take(pick)
+            out[name].append(pick.ranked)
+        out[name].append(router.send(keys if day.random() < 0.9 else None))
 print(json.dumps(out))
 """
 
 
 def test_two_processes_pick_the_same_for_the_same_requests() -> None:
-    def route(hash_seed: str) -> object:
+    def route(hash_seed: str) -> dict[str, list[object]]:
         done = subprocess.run(
             [sys.executable, "-c", _ROUTE_A_DAY],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             cwd=Path(__file__).parents[2],
-            capture_output=True,
+            stdout=subprocess.PIPE,
             check=True,
         )
-        return json.loads(done.stdout)
+        answer: dict[str, list[object]] = json.loads(done.stdout)
+        return answer
 
     first = route("1")
-    assert isinstance(first, list)
-    assert len(set(first)) == 7
+    for picks in first.values():
+        assert len({pick for pick in picks if isinstance(pick, str)}) >= 7
     assert route("2") == first
+
+
+@pytest.mark.parametrize("name", ["LEAST_OUTSTANDING_REQUESTS", "PREFIX_AWARE", "fixed"])
+def test_the_order_in_which_endpoints_are_given_makes_no_difference(name: str) -> None:
+    one, two = Router(7, each()[name]), Router(7, each()[name])
+    two.pool.set_endpoints(addresses(7)[::-1])
+    for number in range(300):
+        keys = chat(text(f"p{number * 7 % 40}", 700), text(f"q{number}", 300))
+        assert one.send(keys) == two.send(keys)
 
 
 def test_counts_return_to_zero_when_all_requests_have_ended() -> None:

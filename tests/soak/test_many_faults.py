@@ -1,0 +1,85 @@
+"""The faults of tests/envoy/test_faults.py, so often that what happens rarely happens too."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from extproc.envoy_config import Exchange
+from extproc.simulation.http import Settings
+from tests.envoy.client import Http, client
+from tests.envoy.conftest import Stacks
+from tests.envoy.load import (
+    all_counts_are_back_to_zero,
+    empty_and_refill,
+    leave_early,
+    many_names,
+    reload_again_and_again,
+    restart_engines,
+    restart_router,
+)
+
+CROSSED = pytest.mark.parametrize(
+    ("exchange", "http"),
+    [("two-message", "HTTP/1.1"), ("one-message", "HTTP/2")],
+    ids=["two-message-HTTP/1.1", "one-message-HTTP/2"],
+)
+SETTINGS = Settings(speed=2)
+
+
+@CROSSED
+async def test_ten_thousand_clients_that_leave_leave_nothing_behind(
+    stacks: Stacks, exchange: Exchange, http: Http
+) -> None:
+    async with stacks(exchange, settings=SETTINGS) as stack, client(stack.url, http) as gateway:
+        process = stack.router.process
+        assert process is not None
+        await leave_early(gateway, 1000)
+        await all_counts_are_back_to_zero(stack)
+        gc.collect()
+        resident, files = process.resident, await stack.router.metric("process_open_fds")
+        await leave_early(gateway, 10_000)
+        await all_counts_are_back_to_zero(stack)
+        grown = process.resident - resident
+        print(f"\n{grown / 10_000:.0f} bytes of router memory for each request that was left")
+        assert grown < 20 << 20
+        assert await stack.router.metric("process_open_fds") <= files + 4
+        assert await stack.router.metric("extproc_stream_errors_total") == 0
+
+
+@CROSSED
+async def test_two_hundred_restarts_of_the_router_lose_no_request(
+    stacks: Stacks, exchange: Exchange, http: Http
+) -> None:
+    async with stacks(exchange, settings=SETTINGS) as stack, client(stack.url, http) as gateway:
+        await restart_router(stack, gateway, times=100)
+
+
+async def test_fifty_restarts_of_engines_cost_only_the_replies_they_had_begun(stacks: Stacks) -> None:
+    async with stacks(settings=SETTINGS) as stack, client(stack.url, "HTTP/1.1") as gateway:
+        await restart_engines(stack, gateway, times=50)
+
+
+async def test_an_endpoint_list_emptied_and_refilled_again_and_again(stacks: Stacks, tmp_path: Path) -> None:
+    file = tmp_path / "endpoints.yaml"
+    file.write_text("[127.0.0.1:1]\n")
+    async with (
+        stacks(settings=SETTINGS, pool={"endpoints": {"file": str(file)}}) as stack,
+        client(stack.url, "HTTP/1.1") as gateway,
+    ):
+        await empty_and_refill(stack, gateway, file, times=60)
+
+
+async def test_a_configuration_changed_two_hundred_times_under_load(stacks: Stacks) -> None:
+    async with stacks(settings=SETTINGS) as stack, client(stack.url, "HTTP/1.1") as gateway:
+        await reload_again_and_again(stack, gateway, times=200)
+
+
+async def test_ten_thousand_names_make_no_new_time_series(stacks: Stacks) -> None:
+    async with stacks() as stack, client(stack.url, "HTTP/2") as gateway:
+        await many_names(gateway, 50)
+        before = await stack.router.page()
+        await many_names(gateway, 10_000, first=1000)
+        assert (await stack.router.page()).count("\n") == before.count("\n")
