@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SECONDS ?= 60
 
-.PHONY: help demo test soak fuzz lint fmt proto bench lock clean
+.PHONY: help demo test soak fuzz lint fmt proto bench bench-routing lock clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,10 @@ proto: $(STAMP)  ## Generate the modules of the messages between replicas.
 
 bench: $(STAMP)  ## Latency and CPU of the router beside Envoy alone, a Go server and a bare handler.
 	$(BIN)/python -m bench.latency
+
+bench-routing: $(STAMP)  ## Every routing policy on every published trace, into the tables of docs/routing.md (an hour).
+	$(BIN)/python -m bench.routing --jobs 2
+	$(BIN)/python -m bench.routing.tables
 
 lock: $(STAMP)  ## Resolve the dependencies anew into requirements.lock.
 	$(BIN)/pip install --quiet uv

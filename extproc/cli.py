@@ -12,6 +12,7 @@ _COMMANDS = {
     "check": "Check a configuration file and say what is wrong with it.",
     "demo": "Replay real traffic through a real Envoy under each strategy and compare.",
     "epp": "Run as the Endpoint Picker of an InferencePool.",
+    "explain": "Say where a request would go, and why.",
     "envoy-config": "Print a complete Envoy configuration for a pool.",
     "replay": "Replay a trace of requests against strategies and other routers' policies.",
     "serve": "Run the external processor.",

@@ -8,6 +8,7 @@ same fields are snake_case. All models are frozen: a changed file makes a new `C
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,6 +114,31 @@ def _engine_metrics(value: object) -> object:
     return value
 
 
+def _slow_start(value: object) -> object:
+    if value is True:
+        return SlowStartConfig()
+    if value is False:
+        return None
+    if value is None:
+        raise ValueError("must be true, false or a mapping with the keys window, coldWindow, leastShare")
+    return value
+
+
+def _loopback_address(value: object) -> Address | None:
+    if value is None:
+        return None
+    address = _listen_address(value)
+    try:
+        loopback = ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ValueError(
+            "must be a loopback address such as 127.0.0.1:9005: it answers whoever can call it, without TLS"
+        )
+    return address
+
+
 def _own_tcp_address(value: object) -> Address:
     address = _listen_address(value)
     if address.is_unix:
@@ -155,6 +181,12 @@ ListenAddress = Annotated[
 ]
 TcpAddress = Annotated[
     Address | None, BeforeValidator(_tcp_address), _AS_TEXT, Allowed("host:port, [v6]:port or null")
+]
+LoopbackAddress = Annotated[
+    Address | None,
+    BeforeValidator(_loopback_address),
+    _AS_TEXT,
+    Allowed("127.0.0.1:port, [::1]:port or null"),
 ]
 OwnTcpAddress = Annotated[
     Address, BeforeValidator(_own_tcp_address), _AS_TEXT, Allowed("host:port or [v6]:port")
@@ -271,6 +303,28 @@ class Balance(_Section):
     )
     floor: Whole = Field(
         default=8, ge=1, le=1024, description="In-flight requests below which the bound never spills."
+    )
+
+
+class SlowStartConfig(_Section):
+    """How endpoints that join a pool are eased in."""
+
+    window: Annotated[Seconds, Allowed("a duration up to 1h")] = Field(
+        default=30.0,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Time over which the share of an endpoint that joins grows to a whole one. 0s: at once.",
+    )
+    cold_window: Annotated[Seconds, Allowed("a duration up to 1h")] = Field(
+        default=120.0,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="The same of an endpoint on a node that was not prepared.",
+    )
+    least_share: float = Field(
+        default=0.1, gt=0, le=1, description="The share that it begins with; 1 is a whole one."
     )
 
 
@@ -465,15 +519,21 @@ class PoolConfig(_Section):
         default=256,
         ge=1,
         le=1024,
-        description="In-flight requests at which PREFIX_AWARE takes an endpoint only if every other has as many."
-        " The default is the batch of a vLLM engine (max_num_seqs): beyond it requests queue.",
+        description="In-flight requests at which PREFIX_AWARE takes an endpoint only if every other has as"
+        " many. The default is the batch of a vLLM engine (max_num_seqs): beyond it requests queue.",
     )
     balance: Annotated[Balance | None, BeforeValidator(_balance), Allowed("true, false or a mapping")] = (
         Field(
             default_factory=Balance,
-            description="With a number as prefixLength: leave the first choice also when it is busier than the"
-            " others by this bound. false: only at concurrencyThreshold.",
+            description="With a number as prefixLength: leave the first choice also when it is busier than"
+            " the others by this bound. false: only at concurrencyThreshold.",
         )
+    )
+    slow_start: Annotated[
+        SlowStartConfig | None, BeforeValidator(_slow_start), Allowed("true, false or a mapping")
+    ] = Field(
+        default_factory=SlowStartConfig,
+        description="Ease in endpoints that join a pool which is running: their caches are empty.",
     )
     shed: Shed | None = Field(
         None, description="Refuse requests when all endpoints are full. Absent: never refuse."
@@ -619,6 +679,12 @@ class Config(_Section):
         description="Where Prometheus scrapes /metrics (HTTP). null: off.",
         json_schema_extra=_AFTER_RESTART,
     )
+    admin: LoopbackAddress = Field(
+        default=None,
+        description="Where `extproc explain --url` may ask what would become of a request (HTTP, on this"
+        " machine only). null: off.",
+        json_schema_extra=_AFTER_RESTART,
+    )
     log: LogConfig = Field(default_factory=LogConfig, description="What is logged, and how.")
     request_log: RequestLogConfig | None = Field(
         None, description="Log every pick in hashes, for `extproc replay`. Absent: off."
@@ -658,7 +724,12 @@ class Config(_Section):
 
     @model_validator(mode="after")
     def _each_port_its_own(self) -> Self:
-        named = [("listen", self.listen), ("health", self.health), ("metrics", self.metrics)]
+        named = [
+            ("listen", self.listen),
+            ("health", self.health),
+            ("metrics", self.metrics),
+            ("admin", self.admin),
+        ]
         if self.sharing is not None:
             named.append(("sharing.listen", self.sharing.listen))
         taken = [(key, address) for key, address in named if address is not None]
@@ -860,7 +931,7 @@ def _restart_keys() -> list[Key]:
 def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True, validated_data={})
     match value:
-        case Balance() | EngineMetricsConfig():
+        case Balance() | EngineMetricsConfig() | SlowStartConfig():
             return "true"
         case BaseModel():
             return "{}"

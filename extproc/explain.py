@@ -28,19 +28,19 @@ from extproc.routing.fixed_prefix import Placement
 from extproc.routing.pick import Foreseen
 from extproc.routing.prefix_aware import Weighing
 from extproc.routing.rendezvous import weights
-from extproc.routing.sent import TOKEN_BYTES
+from extproc.routing.sent import TOKEN_BYTES, holders
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """A longer body is not explained: it is as large as the largest message that is taken by default."""
 
-_WORDS = frozenset(
-    ("system", "developer", "user", "assistant", "tool", "function")
-    + ("audio", "audio_url", "document", "file", "image", "image_embeds", "image_pil", "image_url")
-    + ("input_audio", "input_file", "input_image", "refusal", "reasoning", "redacted_thinking")
-    + ("thinking", "tool_reference", "tool_use", "video", "video_url")
-    + ("computer_call", "custom_tool_call", "file_search_call", "function_call", "item_reference", "mcp_call")
-    + ("web_search_call", "conversation", "previous_response_id", "prompt")
-)
+_WORDS = {
+    *("system", "developer", "user", "assistant", "tool", "function"),
+    *("audio", "audio_url", "document", "file", "image", "image_embeds", "image_pil", "image_url"),
+    *("input_audio", "input_file", "input_image", "refusal", "reasoning", "redacted_thinking", "thinking"),
+    *("tool_reference", "tool_use", "video", "video_url", "computer_call", "custom_tool_call"),
+    *("file_search_call", "function_call", "item_reference", "mcp_call", "web_search_call"),
+    *("conversation", "previous_response_id", "prompt"),
+}
 """Roles and types that are shown. Others may be anything that a client wrote, text of a prompt too."""
 _OPEN_TAGS = ("text/message/", "part/", "item/", "state/")
 """Beginnings of the tags of segments that end in such a word."""
@@ -104,9 +104,8 @@ def explain(asked: Asked, targets: Sequence[Target], now: float, draw: random.Ra
     strategy = target.strategy
     keys = None if read is None else block_keys(read, strategy.prefix_length)
     if not target.pool.synced:
-        unknown = Pool(
-            target.pool.name, strategy.name, strategy.prefix_length, None, None, None, (), None, (), "unpinned"
-        )
+        name, length = target.pool.name, strategy.prefix_length
+        unknown = Pool(name, strategy.name, length, None, None, None, (), None, (), "unpinned")
         prompt = _prompt(read, keys, asked, None)
         return Explanation(len(asked.body), prompt, unknown, reasons.why(unknown, None), tuple(notes))
     endpoints = target.pool.snapshot(now)
@@ -190,14 +189,10 @@ def _blocks(keys: BlockKeys, foreseen: Foreseen | None) -> tuple[Block, ...]:
     sent_to: Iterable[int | None] = [None] * len(tokens)
     shared: Iterable[bool | None] = [None] * len(tokens)
     if isinstance(foreseen, Weighing) and foreseen.weighed.match is not None:
-        weighed, match = foreseen.weighed, foreseen.weighed.match
-        cached = np.sort(weighed.length - weighed.uncached)
-        sent_to = (len(cached) - np.searchsorted(cached, np.array(tokens) - 0.5)).tolist()
-        shared = [number <= match.popular for number in tokens]
-        # A block that holds less than a token ends where nothing does: it is known if its number is.
-        known = len(match.entries)
-        sent_to = [count if at < known else 0 for at, count in enumerate(sent_to)]
-        shared = [share and at < known for at, share in enumerate(shared)]
+        match = foreseen.weighed.match
+        known = [holders(entry) for entry in match.entries]
+        sent_to = known + [0] * (len(tokens) - len(known))
+        shared = [0 < match.popular >= number for number in tokens]
     return tuple(
         Block(f"{key:016x}", end, token, bisect_right(keys.segments, at) + 1, count, share)
         for at, (key, end, token, count, share) in enumerate(

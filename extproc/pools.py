@@ -7,6 +7,7 @@ changed, what it learnt of prefixes; only what differs is made anew.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from extproc.config import Strategy as StrategyName
 from extproc.metrics import Metrics, PoolState
 from extproc.picker import Picker, Target
 from extproc.pool.discovery import file
+from extproc.pool.ease import SlowStart
 from extproc.pool.pool import Pool
 from extproc.pool.scraping.scraper import Scrapers, Settings
 from extproc.routing import Strategy
@@ -43,10 +45,12 @@ class Pools:
         metrics: Metrics,
         on_change: Callable[[], None],
         scrapers: Scrapers | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_change` is called when endpoints, and so perhaps readiness, changed. Without `scrapers` no
-        engine is asked for its load.
+        engine is asked for its load. `clock` gives monotonic seconds and is the picker's.
         """
+        self._clock = clock
         self._scrapers = scrapers
         self._picker = picker
         self._metrics = metrics
@@ -120,6 +124,7 @@ class Pools:
 
     def _run(self, config: PoolConfig, before: _Running | None) -> _Running:
         pool = before.pool if before else Pool(config.name)
+        pool.use(_slow_start(config))
         if before is not None and _routing(before.config) == _routing(config):
             strategy = before.strategy
         else:
@@ -130,12 +135,12 @@ class Pools:
 
     def _discover(self, pool: Pool, endpoints: EndpointsConfig) -> asyncio.Task[None] | None:
         if endpoints.static is not None:
-            pool.set_endpoints(endpoints.static)
+            pool.set_endpoints(endpoints.static, self._clock())
             return None
 
         def learnt(addresses: Sequence[str]) -> None:
             _log.info("endpoints changed", pool=pool.name, before=len(pool), after=len(addresses))
-            pool.set_endpoints(addresses)
+            pool.set_endpoints(addresses, self._clock())
             self._on_change()
 
         return asyncio.create_task(_watch(endpoints, learnt), name=f"endpoints of {pool.name}")
@@ -155,8 +160,21 @@ async def _watch(endpoints: EndpointsConfig, learnt: Callable[[Sequence[str]], N
 def _routing(config: PoolConfig) -> PoolConfig:
     """What a strategy is made of: the pool without where its endpoints and its requests come from."""
     return config.model_copy(
-        update={"endpoints": None, "match": None, "endpoint_subset": True, "engine_metrics": None}
+        update={
+            "endpoints": None,
+            "match": None,
+            "endpoint_subset": True,
+            "engine_metrics": None,
+            "slow_start": None,
+        }
     )
+
+
+def _slow_start(config: PoolConfig) -> SlowStart:
+    wanted = config.slow_start
+    if wanted is None:
+        return SlowStart(window=0.0, cold_window=0.0)
+    return SlowStart(wanted.window, wanted.cold_window, wanted.least_share)
 
 
 def _scraping(config: PoolConfig) -> Settings | None:

@@ -3,7 +3,8 @@
 A request only appends its pick to a queue. A thread empties the queue each second: it hashes the keys and
 writes. It works in small slices with a pause after each, because while it computes the event loop waits: the
 interpreter lets one thread run at a time. A record costs some 20 us of processor time for a prompt of 8 KB,
-of which the path of its request has less than one. Whatever goes wrong costs records, which are counted, and never a request.
+of which the path of its request has less than one. Whatever goes wrong costs records, which are counted, and
+never a request.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -29,6 +29,9 @@ from extproc.sharing.metrics import SharingMetrics
 from extproc.sharing.replica import Replica
 from extproc.stream import Exchange
 from extproc.tls import Certificates
+
+if TYPE_CHECKING:
+    from extproc.admin import Admin
 
 POOL_METADATA = "x-warmroute-pool"
 """gRPC initial metadata with which a gateway names the pool (`match: {metadata: ...}`)."""
@@ -119,9 +122,11 @@ async def run(
         loop.add_signal_handler(signal.SIGHUP, reloader.trigger)
 
     scraped = metrics.serve(config.metrics, numbers.registry) if config.metrics is not None else None
+    admin = None if config.admin is None else _admin(picker)
     try:
         credentials = None if certificates is None else certificates.server_credentials()
         shared = None if replica is None else await replica.start()
+        asked = None if admin is None or config.admin is None else await admin.start(config.admin)
         listen, *health = await server.start(config.listen, config.health, credentials)
         _log.info(
             "serving",
@@ -131,6 +136,7 @@ async def run(
             health=str(health[0]) if health else None,
             metrics=None if scraped is None else str(scraped.address),
             sharing=None if shared is None else str(shared),
+            admin=None if asked is None else str(asked),
             pools=[pool.name for pool in config.pools],
         )
         background = [
@@ -154,8 +160,17 @@ async def run(
         if replica is not None:
             await replica.stop()
         await asyncio.to_thread(request_log.stop, REQUEST_LOG_SECONDS)
+        if admin is not None:
+            await admin.stop()
         if scraped is not None:
             scraped.stop()
+
+
+def _admin(picker: Picker) -> Admin:
+    from extproc.admin import Admin  # aiohttp.web is loaded where it is wanted
+    from extproc.explain import explain
+
+    return Admin(lambda asked: explain(asked, picker.targets, time.monotonic(), picker.draws()))
 
 
 def _exchanges(

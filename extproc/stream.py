@@ -64,6 +64,10 @@ HELD_BYTES = 65_536
 """How much of a body is waited for, in bytes: prefixLength's largest value. Of a FULL_DUPLEX_STREAMED one so
 much is held back; Envoy keeps sending meanwhile, so holding costs memory here, not a round trip."""
 
+HELD_CHUNKS = 128
+"""Chunks that are held back at most: a client that sends a byte in each would fill the memory with objects,
+and one that streams its request a little at a time may wait for the response to begin."""
+
 CHUNK_PATIENCE = 0.1
 """Seconds for which the reply to the headers waits for the first chunk of a STREAMED body. Envoy's
 `message_timeout`, 0.2 s by default, runs meanwhile: a slow client's request would fail with it."""
@@ -166,7 +170,7 @@ class Exchange:
         self._pinned: Pinned | None = None
         self._holds = True
         """The pin goes out while Envoy cannot have chosen an endpoint yet."""
-        self._chunks: list[RequestBody] = []
+        self._chunks: list[bytes] = []
         self._held_bytes = 0
         self._request_ended = False
         self._response_ended = False
@@ -281,12 +285,12 @@ class Exchange:
 
     def _held_body(self, event: RequestBody) -> Sequence[bytes]:
         """hold it, or the pick and all that was held"""
-        self._chunks.append(event)
+        self._chunks.append(event.body)
         self._held_bytes += len(event.body)
-        waits = self._protocol.request_body is BodyMode.FULL_DUPLEX_STREAMED
-        if waits and not event.end_of_stream and self._held_bytes < HELD_BYTES:
-            return ()
-        return self._let_go(event.end_of_stream)
+        self._request_ended = event.end_of_stream
+        streamed = self._protocol.request_body is BodyMode.STREAMED
+        enough = self._held_bytes >= HELD_BYTES or len(self._chunks) >= HELD_CHUNKS
+        return self._let_go(event.end_of_stream) if streamed or enough or event.end_of_stream else ()
 
     def _held_trailers(self, _event: RequestTrailers) -> Sequence[bytes]:
         """the pick and all that was held"""
@@ -298,14 +302,15 @@ class Exchange:
         return self._let_go(complete=False)
 
     def _let_go(self, complete: bool) -> Sequence[bytes]:
-        """The held headers with the pin, then every chunk that came meanwhile."""
-        chunks = list(self._chunks)
+        """The held headers with the pin, then the body that came meanwhile."""
+        body, came = b"".join(self._chunks), bool(self._chunks)
         self._chunks.clear()
-        replies = list(self._decide(RequestHeaders, b"".join(chunk.body for chunk in chunks), complete))
-        if not self.finished:
-            for chunk in chunks:
-                replies += self._passing_body(chunk)
-        return replies
+        replies = self._decide(RequestHeaders, body, complete)
+        if self.finished or not came:
+            return replies
+        if self._protocol.request_body is BodyMode.STREAMED:
+            return (*replies, messages.neutral(RequestBody))
+        return (*replies, *messages.streamed(RequestBody, body, self._request_ended))
 
     def _passing_body(self, event: RequestBody) -> Sequence[bytes]:
         """let it pass"""

@@ -39,7 +39,7 @@ class Router:
         self.clock = Clock()
         self.metrics = Metrics(CollectorRegistry())
         self.picker = Picker(self.metrics, self.clock, random.Random(1))
-        self.pools = Pools(self.picker, self.metrics, lambda: None)
+        self.pools = Pools(self.picker, self.metrics, lambda: None, clock=self.clock)
         self.configure(text)
 
     def configure(self, text: str) -> None:
@@ -75,7 +75,7 @@ def first(pick: Pick) -> str:
 
 def test_equal_prefixes_get_the_same_endpoint_and_the_others_follow_to_retry_on() -> None:
     router = Router(ONE_POOL)
-    picks = [router.pin(chat("a long story " * 50 + str(i))) for i in range(5)]
+    picks = [router.pin(chat("a long story " * 2000 + str(i))) for i in range(5)]
     assert len({first(pick) for pick in picks}) == 1
     assert all(len(set(pick.destination.split(","))) == 4 for pick in picks)
 
@@ -120,11 +120,36 @@ def test_what_is_no_address_says_nothing_of_who_served(served: str) -> None:
     assert router.count("extproc_served_total", pool="llama", outcome="none") == 1
 
 
+def test_a_prompt_waits_where_it_was_sent_until_its_response_has_ended_or_it_was_given_up() -> None:
+    router = Router(ONE_POOL)
+    pool = router.picker._targets[0].pool
+
+    def waiting(address: str) -> float:
+        seen = pool.snapshot(router.clock.now)
+        assert seen.queues is not None
+        return float(seen.queues.tokens[seen.addresses.index(address)])
+
+    story = chat("a long story " * 4000)
+    one, two, three = (router.pin(story) for _ in range(3))
+    home = first(one)
+    assert first(two) == first(three) == home
+    whole = waiting(home)
+    assert whole > 4000 * 13 / 4
+    # Given up before an answer: nothing is known of those before it.
+    three.release()
+    assert 0.9 * whole < waiting(home) < whole
+    two.answered(home, 200)
+    two.release()
+    assert waiting(home) == pytest.approx(0, abs=1)
+    one.release()
+    assert router.in_flight()["llama"] == dict.fromkeys(pool.addresses, 0)
+
+
 def test_a_gateway_that_does_not_say_who_served_puts_nobody_in_doubt() -> None:
     router = Router(ONE_POOL)
-    pick = router.pin(chat("hello"))
+    pick = router.pin(chat("hello " * 2000))
     pick.answered("", 503)
-    assert first(router.pin(chat("hello"))) == first(pick)
+    assert first(router.pin(chat("hello " * 2000))) == first(pick)
     assert router.count("extproc_served_total", pool="llama", outcome="none") == 1
 
 
@@ -262,9 +287,11 @@ def test_a_pool_that_left_the_configuration_takes_no_more_requests() -> None:
 
 def test_a_compressed_body_is_keyed_like_the_same_body_in_the_clear() -> None:
     router = Router(ONE_POOL)
-    body = chat("a long story " * 50)
+    body = chat("a long story " * 2000)
     origin = Origin("/v1/chat/completions", "gzip", "", None)
     packed = router.picker.pick(Question(origin, gzip.compress(body), complete=True), "")
     assert isinstance(packed, Pick)
     assert first(packed) == first(router.pin(body))
-    assert router.count("extproc_requests_total", pool="llama", strategy="PREFIX_AWARE", reason="prefix") == 2
+    for reason in ("new", "prefix"):
+        labels = {"pool": "llama", "strategy": "PREFIX_AWARE", "reason": reason}
+        assert router.count("extproc_requests_total", **labels) == 1

@@ -23,7 +23,7 @@ from extproc.messages import (
     ResponseTrailers,
     Unknown,
 )
-from extproc.stream import HELD_BYTES, Answer, Exchange, Overdue, Question, Refused, State
+from extproc.stream import HELD_BYTES, HELD_CHUNKS, Answer, Exchange, Overdue, Question, Refused, State
 
 PIN = "10.0.0.1:8000,10.0.0.2:8000"
 
@@ -193,6 +193,20 @@ def test_a_full_duplex_body_whose_client_waits_is_let_go_with_what_has_come() ->
     assert said(replies) == ["request_headers+pin", "request_body"]
     assert router.asked[0].body == b"x" * 100
     assert not router.asked[0].complete
+
+
+def test_a_full_duplex_body_in_tiny_chunks_is_not_held_for_long() -> None:
+    """Each chunk held is an object: a client could fill the memory with bodies of one byte each."""
+    router = Router()
+    exchange = router.open()
+    exchange.receive(RequestHeaders(origin(BodyMode.FULL_DUPLEX_STREAMED), end_of_stream=False))
+    replies: list[bytes] = []
+    for number in range(HELD_CHUNKS):
+        assert replies == []
+        replies = [*exchange.receive(RequestBody(origin(None), bytes([number]), end_of_stream=False))]
+    assert said(replies) == ["request_headers+pin", "request_body"]
+    assert body_given_back(replies[1:], "request_body") == bytes(range(HELD_CHUNKS))
+    assert router.asked[0].body == bytes(range(HELD_CHUNKS))
 
 
 def override(reply: bytes) -> tuple[BodyMode, BodyMode] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace as changed
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Any
 import click
 import orjson
 
+from bench.routing.ideal import ideal
 from bench.routing.moved import moved
-from bench.routing.policies import OURS, policies
+from bench.routing.policies import IDEAL, OURS, policies
 from bench.routing.rows import Half, Row, load, rows
 from extproc.replay.events import Change
 from extproc.replay.figures import summary
@@ -30,12 +31,8 @@ QUICK = re.compile(r"(arxiv|synthetic) \w+ N=7 scarce .*u=0.65")
 
 def measure(row: Row, name: str) -> dict[str, Any]:
     """One policy on one row: the row of the report."""
-    (used, where), policy = load(row), policies()[name]
-    outcome = replay(used, where, policy.make)
-    found = summary(outcome)
-    middle = float(outcome.at[-1]) / 2
-    leaving = changed(where, changes=[Change(middle, remove="engine-1")])
-    return {
+    used, where = load(row)
+    of = {
         "trace": row.trace,
         "half": row.half,
         "engines": row.engines,
@@ -44,8 +41,19 @@ def measure(row: Row, name: str) -> dict[str, Any]:
         "shared_picks": row.shared_picks,
         "utilisation": row.utilisation,
         "policy": name,
+    }
+    if name == IDEAL:
+        best = ideal(used, where)
+        return {**of, "hit_rate": round(best.hit_rate, 4), "ttft_ms": _rounded(best.ttft_ms)}
+    policy = policies()[name]
+    outcome = replay(used, where, policy.make)
+    found = summary(outcome)
+    middle = float(outcome.at[-1]) / 2
+    leaving = changed(where, changes=[Change(middle, remove="engine-1")])
+    return {
+        **of,
         "hit_rate": round(found.hit_rate, 4),
-        "ttft_ms": {key: round(found.ttft_ms[key], 1) for key in ("mean", "p50", "p95")},
+        "ttft_ms": _rounded(found.ttft_ms),
         "max_over_mean": round(found.max_over_mean, 3),
         "work_max_over_mean": round(found.work_max_over_mean, 3),
         "moved": round(moved(used, replay(used, leaving, policy.make), outcome, middle), 4),
@@ -53,6 +61,10 @@ def measure(row: Row, name: str) -> dict[str, Any]:
         "busy": round(found.busy, 3),
         "refused": found.refused,
     }
+
+
+def _rounded(times: Mapping[str, float]) -> dict[str, float]:
+    return {key: round(times[key], 1) for key in ("mean", "p50", "p95")}
 
 
 def _measure_all(row: Row, names: list[str]) -> list[dict[str, Any]]:
@@ -68,8 +80,12 @@ def _missing(
     chosen: list[Row], names: list[str], have: set[tuple[Any, ...]]
 ) -> Iterator[tuple[Row, list[str]]]:
     for row in chosen:
-        # Peers hear no shared picks: they would be measured twice.
-        wanted = [name for name in names if name == OURS or not row.shared_picks]
+        # Peers hear no shared picks: they would be measured twice. The ideal has no replicas.
+        wanted = [
+            name
+            for name in names
+            if name == OURS or (not row.shared_picks and (name != IDEAL or row.replicas == 1))
+        ]
         if left := [name for name in wanted if (*row, name) not in have]:
             yield row, left
 
@@ -79,7 +95,7 @@ def _missing(
     "--rows", "pattern", default="", help="Only rows whose text this regular expression is found in."
 )
 @click.option(
-    "--policy", "only", multiple=True, type=click.Choice(list(policies())), help="Only these policies."
+    "--policy", "only", multiple=True, type=click.Choice([*policies(), IDEAL]), help="Only these policies."
 )
 @click.option(
     "--half",
@@ -113,7 +129,7 @@ def main(
         for row in chosen:
             click.echo(str(row))
         return
-    names = list(only) or list(policies())
+    names = list(only) or [*policies(), IDEAL]
     found: list[dict[str, Any]] = orjson.loads(out.read_bytes())["rows"] if out.exists() else []
     if again:
         redone = {(*row, name) for row in chosen for name in names}
@@ -143,11 +159,14 @@ def _run(todo: list[tuple[Row, list[str]]], jobs: int) -> Iterator[list[dict[str
 def _line(one: dict[str, Any]) -> str:
     shared = "s" if one["shared_picks"] else " "
     times = one["ttft_ms"]
+    even = (
+        f"requests {one['max_over_mean']:.2f} work {one['work_max_over_mean']:.2f} " if "moved" in one else ""
+    )
+    moves = f"moved {one['moved']:.3f}" if "moved" in one else ""
     return (
         f"{one['trace']:<12} N={one['engines']:<2} {one['capacity']:<6} R={one['R']}{shared} "
         f"u={one['utilisation']:.2f} {one['policy']:<18} hit {one['hit_rate']:.3f} "
-        f"TTFT mean {times['mean']:7.0f} p95 {times['p95']:7.0f} ms  requests {one['max_over_mean']:.2f} "
-        f"work {one['work_max_over_mean']:.2f} moved {one['moved']:.3f}"
+        f"TTFT mean {times['mean']:7.0f} p95 {times['p95']:7.0f} ms  {even}{moves}"
     )
 
 

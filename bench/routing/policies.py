@@ -5,6 +5,8 @@ from __future__ import annotations
 from extproc.replay.policies import Named, parse
 
 OURS = "PREFIX_AWARE"
+IDEAL = "ideal"
+"""Not a policy: what none could do better than by much, see `ideal`."""
 THRESHOLD = 1024
 """Requests in flight at which an engine comes last: high, so that the rule is seen and not the bound."""
 PEERS = {

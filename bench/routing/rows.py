@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace as changed
 from functools import lru_cache
@@ -15,7 +16,8 @@ from extproc.replay.traces import mooncake, taubench
 from extproc.replay.worth import pooled
 from extproc.simulation.presets import EngineSpec
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "traces"
+DATA = Path(os.environ.get("WARMROUTE_TRACES", Path(__file__).parents[3] / "shared" / "data" / "traces"))
+"""Folder of the traces, which are too large for this repository; docs/routing.md says where they are from."""
 FILES = {
     "conversation": "mooncake_conversation_trace.jsonl",
     "synthetic": "mooncake_synthetic_trace.jsonl",
@@ -78,6 +80,8 @@ def rows(half: Half) -> Iterator[Row]:
 def trace(name: str, half: Half) -> Trace:
     """Half of a trace's requests; of tau-bench half of the sessions, at times that do not matter yet."""
     path = DATA / FILES[name]
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing: set WARMROUTE_TRACES to the folder of the traces")
     agents = name == "tau-bench"
     whole = taubench.read(path, TAU_BLOCK_TOKENS, TAU_COPIES) if agents else mooncake.read(path)
     if not agents:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import click
 import orjson
 
-from bench.routing.policies import OURS
+from bench.routing.policies import IDEAL, OURS
 
 PAGE = Path("docs/routing.md")
 BEGIN, END = "<!-- bench-routing: begin -->", "<!-- bench-routing: end -->"
@@ -27,7 +27,7 @@ Found = dict[str, Any]
 
 
 class Ratio(NamedTuple):
-    """Our figures on one row over the best peer's there; another peer may be best in each."""
+    """Figures on one row over the best peer's there; another peer may be best in each."""
 
     row: Found
     hit: float
@@ -35,15 +35,15 @@ class Ratio(NamedTuple):
     p95: float
 
 
-def ratios(found: Sequence[Found], replicas: int, shared: bool) -> list[Ratio]:
-    """Every row of such a fleet. Peers have no shared picks: theirs are the rows without."""
+def ratios(found: Sequence[Found], replicas: int, shared: bool, policy: str = OURS) -> list[Ratio]:
+    """`policy` on every row of such a fleet. Peers have no shared picks: theirs are the rows without."""
     peers: dict[tuple[Any, ...], list[Found]] = defaultdict(list)
     for one in found:
-        if one["policy"] != OURS:
+        if one["policy"] not in (OURS, IDEAL):
             peers[_row(one)].append(one)
     made = []
     for one in found:
-        if one["policy"] == OURS and (one["R"], one["shared_picks"]) == (replicas, shared):
+        if one["policy"] == policy and (one["R"], one["shared_picks"]) == (replicas, shared):
             others = peers[_row(one)]
             if others:
                 made.append(
@@ -79,8 +79,10 @@ def summary(found: Sequence[Found]) -> Iterator[str]:
     def lines() -> Iterator[Sequence[str]]:
         for fleet, (replicas, shared) in FLEETS.items():
             made = ratios(found, replicas, shared)
+            bound = ratios(found, replicas, shared, IDEAL)
             for trace in dict.fromkeys(ratio.row["trace"] for ratio in made):
                 of = [ratio for ratio in made if ratio.row["trace"] == trace]
+                possible = [ratio for ratio in bound if ratio.row["trace"] == trace]
                 yield (
                     fleet,
                     trace,
@@ -88,6 +90,7 @@ def summary(found: Sequence[Found]) -> Iterator[str]:
                     f"{min(r.hit for r in of):.2f} / {sum(r.hit for r in of) / len(of):.3f}",
                     f"{_geometric(r.mean for r in of):.2f} / {max(r.mean for r in of):.2f}",
                     f"{_geometric(r.p95 for r in of):.2f} / {max(r.p95 for r in of):.2f}",
+                    f"{_geometric(r.mean for r in possible):.2f}" if possible else "",
                     f"{_mean(r.row['max_over_mean'] for r in of):.2f}",
                     f"{_mean(r.row['work_max_over_mean'] for r in of):.2f}",
                 )
@@ -95,7 +98,7 @@ def summary(found: Sequence[Found]) -> Iterator[str]:
     yield from _table(
         (
             "fleet", "trace", "rows", "hit rate: least / mean", "mean TTFT: mean / worst",
-            "p95 TTFT: mean / worst", "requests max/mean", "work max/mean",
+            "p95 TTFT: mean / worst", "ideal's mean TTFT", "requests max/mean", "work max/mean",
         ),
         lines(),
     )  # fmt: skip
@@ -103,7 +106,7 @@ def summary(found: Sequence[Found]) -> Iterator[str]:
 
 def averages(found: Sequence[Found]) -> Iterator[str]:
     """Hit rate of every policy, averaged over each trace's rows."""
-    policies = list(dict.fromkeys(one["policy"] for one in found))
+    policies = list(dict.fromkeys(one["policy"] for one in found if one["policy"] != IDEAL))
     traces = list(dict.fromkeys(one["trace"] for one in found))
 
     def rate(policy: str, trace: str, replicas: int) -> str:
@@ -130,7 +133,7 @@ def shown(found: Sequence[Found]) -> Iterator[str]:
 
     def lines() -> Iterator[Sequence[str]]:
         for one in found:
-            if all(one[name] == value for name, value in SHOWN.items()):
+            if one["policy"] != IDEAL and all(one[name] == value for name, value in SHOWN.items()):
                 fleet = f"{one['R']}, shared" if one["shared_picks"] else str(one["R"])
                 times = one["ttft_ms"]
                 yield (
@@ -172,7 +175,7 @@ def remap(found: Sequence[Found]) -> Iterator[str]:
     """Prefixes moved by an engine that leaves, over the ideal."""
 
     def lines() -> Iterator[Sequence[str]]:
-        for policy in dict.fromkeys(one["policy"] for one in found):
+        for policy in dict.fromkeys(one["policy"] for one in found if one["policy"] != IDEAL):
             of = [one for one in found if one["policy"] == policy and (policy != OURS or one["R"] == 1)]
             over = [one["moved"] / one["moved_ideal"] for one in of]
             yield policy, f"{_mean(over):.2f}", f"{max(over):.2f}"

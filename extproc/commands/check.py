@@ -120,6 +120,7 @@ def _summary(file: Path, config: Config, pools: list[_Pool]) -> str:
         ("ext_proc", f"{config.listen}{_tls(config.tls)}"),
         ("health", str(config.health or "off")),
         ("metrics", str(config.metrics or "off")),
+        ("admin", str(config.admin or "off")),
         ("sharing", "off" if config.sharing is None else str(config.sharing.listen)),
     ]
     table = [("pool", "takes", "strategy", "in flight at most", "endpoints"), *(p.line() for p in pools)]

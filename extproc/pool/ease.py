@@ -14,6 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+_SHORTEST = 1e-9
+"""Seconds: a window of 0 is none."""
+
 
 class SlowStart(NamedTuple):
     """Settings. Seconds; a window of 0 switches it off."""
@@ -32,12 +35,17 @@ class Easing:
         self._settings = SlowStart()
         self._members: tuple[str, ...] = ()
         self._joined: dict[str, tuple[float, bool]] = {}
+        self._since = np.zeros(0)
+        self._windows = np.zeros(0)
         self._until = -np.inf
 
     def use(self, settings: SlowStart) -> None:
         """By these settings from now on; it holds for those that are being eased in, too."""
         self._settings = settings
-        self._until = max((self._end(*one) for one in self._joined.values()), default=-np.inf)
+        joined = [self._joined.get(address, (-np.inf, False)) for address in self._members]
+        self._since = np.array([at for at, _ in joined])
+        self._windows = np.array([settings.cold_window if cold else settings.window for _, cold in joined])
+        self._until = float(np.max(self._since + self._windows, initial=-np.inf))
 
     def set_members(self, members: tuple[str, ...], now: float | None, cold: Collection[str]) -> None:
         """These are the endpoints. Those that are new join at `now`; None: they need no easing."""
@@ -55,14 +63,7 @@ class Easing:
         if now >= self._until:
             return None
         least = self._settings.least
-        shares = np.ones(len(self._members))
-        for index, address in enumerate(self._members):
-            joined = self._joined.get(address)
-            if joined is not None and now < self._end(*joined):
-                begun = (now - joined[0]) / (self._end(*joined) - joined[0])
-                shares[index] = max(least, least + (1.0 - least) * begun)
+        begun = (now - self._since) / np.maximum(self._windows, _SHORTEST)
+        shares: NDArray[np.float64] = least + (1.0 - least) * np.clip(begun, 0.0, 1.0)
         shares /= shares.max()
         return None if shares.min() == 1.0 else shares
-
-    def _end(self, joined: float, cold: bool) -> float:
-        return joined + (self._settings.cold_window if cold else self._settings.window)

@@ -182,6 +182,11 @@ class Sent:
         return entries if self._clear == -1 else [entry & self._clear for entry in entries]
 
 
+def holders(entry: int) -> int:
+    """How many endpoints were sent the block of one of `Match.entries`."""
+    return (entry >> _COUNT_BITS).bit_count()
+
+
 def _half(entry: int) -> int:
     """The entry with half its count: what a generation hands on to the next."""
     return entry & ~_COUNT | (entry & _COUNT) >> 1

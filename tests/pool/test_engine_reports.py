@@ -40,7 +40,7 @@ def test_the_own_count_holds_when_the_report_is_lower(pool: Pool) -> None:
 
 def test_a_new_report_replaces_the_old_and_its_picks(pool: Pool) -> None:
     pool.report(A, EngineReport(10, 0), 1.0)
-    pool.take(A, 1.1).release()
+    pool.take(A, 1.1).release(1.15)
     assert load(pool, 1.2) == [11, 0]
     pool.report(A, EngineReport(3, 0), 2.0)
     assert load(pool, 2.0) == [3, 0]

@@ -25,8 +25,10 @@ def ledger_of(*addresses: str) -> Ledger:
 def test_a_request_counts_from_take_to_release() -> None:
     ledger = ledger_of(A, B)
     token = ledger.take(A)
+    assert token.held
     assert ledger.counts() == {A: 1, B: 0}
     token.release()
+    assert not token.held
     assert ledger.counts() == {A: 0, B: 0}
 
 
