@@ -649,8 +649,8 @@ class SharingConfig(_Section):
             raise ValueError("must have exactly one of the keys service, peers")
         if self.service is not None and self.service.port != self.listen.port:
             raise ValueError(
-                f"service has port {self.service.port} and listen {self.listen.port}: a headless Service leads"
-                " to the pods themselves, so both must be the same"
+                f"service has port {self.service.port} and listen {self.listen.port}: a headless Service"
+                " leads to the pods themselves, so both must be the same"
             )
         return self
 

@@ -236,11 +236,11 @@ def _endpoints(pool: LivePool, foreseen: Foreseen, endpoints: Snapshot) -> tuple
     growth: Sequence[float | None] = nothing
     if isinstance(foreseen, Weighing):
         weighed = foreseen.weighed
-        growth = [round(one, 3) for one in (weighed.growth / weighed.growth.min()).tolist()]
+        growth = np.round(weighed.growth / weighed.growth.min(), 3).tolist()
         if weighed.match is not None:
             cached, to_compute = _whole(weighed.length - weighed.uncached), _whole(weighed.uncached)
     waiting = np.zeros(size) if endpoints.queues is None else endpoints.queues.tokens
-    share = np.ones(size) if endpoints.ease is None else endpoints.ease
+    shares = np.ones(size) if endpoints.ease is None else np.round(endpoints.ease, 3)
     return tuple(
         Endpoint(
             address,
@@ -248,7 +248,7 @@ def _endpoints(pool: LivePool, foreseen: Foreseen, endpoints: Snapshot) -> tuple
             eligible,
             address in suspects,
             full,
-            round(eased, 3),
+            share,
             waits,
             choices.get(address),
             cached[at],
@@ -256,13 +256,13 @@ def _endpoints(pool: LivePool, foreseen: Foreseen, endpoints: Snapshot) -> tuple
             growth[at],
             places.get(address),
         )
-        for at, (address, in_flight, eligible, full, eased, waits) in enumerate(
+        for at, (address, in_flight, eligible, full, share, waits) in enumerate(
             zip(
                 endpoints.addresses,
                 endpoints.in_flight.tolist(),
                 endpoints.eligible.tolist(),
                 foreseen.full.tolist(),
-                share.tolist(),
+                shares.tolist(),
                 _whole(waiting),
                 strict=True,
             )

@@ -49,6 +49,8 @@ class Setup:
     allow_override: bool = True
     limit: int = 200_000
     """Bytes of a body that BUFFERED_PARTIAL sends at most."""
+    told: bool = True
+    """The first message says how bodies are sent. False: an Envoy before 1.33."""
 
     def __str__(self) -> str:
         def word(send: bool) -> str:
@@ -200,7 +202,7 @@ class Envoy:
         if self.setup.request_headers:
             known = self.request.length_known and self.request.chunks is not None
             streamed = self.setup.request_body is BodyMode.STREAMED and not self.setup.without_waiting
-            length = len(self.request.body) if known and streamed else None
+            length = len(self.request.body) if known and streamed and self.setup.told else None
             self._up.awaited.append((RequestHeaders, b""))
             self._send(RequestHeaders(self._origin(), end, self.request.open_ended, length))
         else:
@@ -360,7 +362,7 @@ class Envoy:
 
     def _protocol(self) -> Protocol | None:
         """Told in the first message only."""
-        if not self._first:
+        if not self._first or not self.setup.told:
             return None
         setup = self.setup
         return Protocol(setup.request_body, setup.response_body, setup.without_waiting)

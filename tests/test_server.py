@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -331,3 +332,33 @@ async def test_an_upgrade_that_the_gateway_holds_back_is_let_go_with_ok() -> Non
             assert await call.read() is grpc.aio.EOF
         assert await call.code() is grpc.StatusCode.OK
     assert [pin.released for pin in seen.pins] == [1]
+
+
+async def test_streams_that_end_at_any_moment_leave_no_task_and_no_pick() -> None:
+    seen = Seen()
+    draw = random.Random(1)
+    async with serving(seen) as (_, channel):
+        before = len(asyncio.all_tasks())
+
+        async def one() -> None:
+            call = process(channel)
+            first = headers(end=draw.random() < 0.2)
+            first.protocol_config.request_body_mode = draw.choice(list(BodyMode))
+            first.protocol_config.response_body_mode = draw.choice(list(BodyMode))
+            if draw.random() < 0.2:
+                first.request_headers.headers.headers.add(key="upgrade", raw_value=b"websocket")
+            messages = [first, body(b"{}"), body(b""), ProcessingRequest(response_headers={}), body(b"more")]
+            for message in messages[: draw.randint(0, 5)]:
+                await call.write(message)
+                await asyncio.sleep(draw.uniform(0, 0.15))
+            if draw.random() < 0.5:
+                await call.done_writing()
+            call.cancel()
+
+        for _ in range(4):
+            await asyncio.gather(*(one() for _ in range(100)))
+        await until(lambda: seen.streams == 0)
+        await until(lambda: len(asyncio.all_tasks()) <= before + 2)
+    assert seen.errors == []
+    assert len(seen.pins) > 20
+    assert {pin.released for pin in seen.pins} == {1}

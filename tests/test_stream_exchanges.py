@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import pytest
@@ -127,6 +127,26 @@ def test_in_every_setup_every_byte_passes_and_every_message_is_answered_once(nam
             _check(envoy, router, pin)
         except AssertionError as error:
             raise AssertionError(f"{setup}: {error}") from error
+
+
+@pytest.mark.parametrize("name", [name for name in REQUESTS if name != "upgrade"])
+def test_a_gateway_that_does_not_say_how_it_sends_bodies_is_served_too(name: str) -> None:
+    """Before 1.33 Envoy did not, and knew neither full duplex nor sending without waiting. Without bodies the
+    router waits for one, and the request passes unpinned."""
+    for setup in SETUPS:
+        modes = (setup.request_body, setup.response_body)
+        if setup.without_waiting or BodyMode.FULL_DUPLEX_STREAMED in modes or BodyMode.GRPC in modes:
+            continue
+        router = Router(Pin())
+        setup = replace(setup, told=False)
+        envoy = Envoy(Exchange(router.ask, router.count), setup, REQUESTS[name], FIRST)
+        _run(envoy, _in_order)
+        assert envoy.complete
+        assert not envoy.waits
+        assert envoy.upstream == REQUESTS[name].body
+        assert envoy.downstream == b"".join(REQUESTS[name].answer)
+        assert router.unexpected == 0
+        assert len(router.asked) <= 1
 
 
 @given(

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from itertools import product
 from typing import NamedTuple
 
+from extproc.pool.ease import SlowStart
 from extproc.replay.peers import load
 from extproc.replay.peers.bounded_hash import BoundedHash
 from extproc.replay.peers.fixed_prefix import FixedPrefix
@@ -55,7 +56,12 @@ class Named(NamedTuple):
 
 def _serving(name: str) -> Callable[..., Policy]:
     def make(
-        *, factor: float = 1.25, floor: float = 8, prefix_length: int | None = None, threshold: int = 256
+        *,
+        factor: float = 1.25,
+        floor: float = 8,
+        prefix_length: int | None = None,
+        threshold: int = 256,
+        window: float = SlowStart().window,
     ) -> Policy:
         return Serving(
             build(
@@ -63,7 +69,8 @@ def _serving(name: str) -> Callable[..., Policy]:
                 prefix_length="auto" if prefix_length is None else prefix_length,
                 concurrency_threshold=threshold,
                 balance=Balance(factor, int(floor)),
-            )
+            ),
+            SlowStart(window=window),
         )
 
     return make
@@ -71,15 +78,19 @@ def _serving(name: str) -> Callable[..., Policy]:
 
 _THRESHOLD = Setting("threshold", 1, 1024)
 _LENGTH = Setting("length", 1024, 65_536)
+_SLOW_START = {"slowStart": Setting("window", 0.0, 3600.0, whole=False)}
 _OURS = {
     "concurrencyThreshold": _THRESHOLD,
     "balanceFactor": Setting("factor", 1.0, 100.0, whole=False),
     "balanceFloor": Setting("floor", 0, 1024),
+    **_SLOW_START,
 }
 
 KINDS: Mapping[str, Kind] = {
-    "RANDOM": Kind("as it serves here", _serving("RANDOM")),
-    "LEAST_OUTSTANDING_REQUESTS": Kind("as it serves here", _serving("LEAST_OUTSTANDING_REQUESTS")),
+    "RANDOM": Kind("as it serves here", _serving("RANDOM"), _SLOW_START),
+    "LEAST_OUTSTANDING_REQUESTS": Kind(
+        "as it serves here", _serving("LEAST_OUTSTANDING_REQUESTS"), _SLOW_START
+    ),
     "PREFIX_AWARE": Kind(
         "as it serves here",
         _serving("PREFIX_AWARE"),

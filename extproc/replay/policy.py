@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import ClassVar
 
+from extproc.pool.ease import SlowStart
 from extproc.pool.pool import Pool
 from extproc.pool.reports import EngineReport
 from extproc.pool.snapshot import Snapshot
@@ -53,12 +54,15 @@ class Serving(Policy):
     reads_reports = True
     hears_picks = True
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: Strategy, slow_start: SlowStart | None = None) -> None:
+        """`slow_start`: how engines that join are eased in; None: as by default."""
         self.strategy = strategy
+        self._slow_start = SlowStart() if slow_start is None else slow_start
         self._pool: Pool | None = None
 
     def attach(self, pool: Pool) -> None:
         """As in `Policy`."""
+        pool.use(self._slow_start)
         self._pool = pool
 
     def pick(self, request: Arrival, endpoints: Snapshot, now: float, draw: random.Random) -> str:

@@ -273,7 +273,7 @@ class _Run:
             raise ValueError(f"{change.remove} cannot leave at {change.at:g} s: it is not there")
         leaving.left = change.at
         self._in_pool.remove(leaving)
-        self._set_endpoints()
+        self._set_endpoints(change.at)
 
     def _join(self, count: int, now: float) -> None:
         for _ in range(count):
@@ -281,12 +281,12 @@ class _Run:
             self._units.append(unit)
             self._in_pool.append(unit)
             self._by_address[unit.address] = unit
-        self._set_endpoints()
+        self._set_endpoints(now)
 
-    def _set_endpoints(self) -> None:
+    def _set_endpoints(self, now: float) -> None:
         addresses = [unit.address for unit in self._in_pool]
         for replica in self._replicas:
-            replica.pool.set_endpoints(addresses)
+            replica.pool.set_endpoints(addresses, now)
 
     def _drain(self) -> None:
         for unit in self._units:

@@ -339,7 +339,8 @@ async def open_streams(stack: AnyStack, setup: Setup, count: int) -> float:
     Returns the bytes of the router's memory that each cost while it was open.
     """
     # Envoy takes 1024 streams on a connection.
-    clients = [client(f"http://{stack.gateway.listener(setup)}", "HTTP/2") for _ in range(count // 500 + 1)]
+    url = f"http://{stack.gateway.listener(setup)}"
+    clients = [client(url, "HTTP/2", timeout=600) for _ in range(count // 500 + 1)]
     body = chat(text(1, 4000))
     path = stack.gateway.path(setup, "HTTP/2", "v1/chat/completions?hold")
 

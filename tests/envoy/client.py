@@ -71,17 +71,17 @@ class Client(ABC):
         await self.close()
 
 
-def client(url: str, http: Http) -> Client:
-    """A client for a base URL that speaks this version and no other."""
-    return _Http1(url) if http == "HTTP/1.1" else _Http2(url)
+def client(url: str, http: Http, timeout: float = TIMEOUT) -> Client:
+    """A client for a base URL that speaks this version and no other. `timeout`: seconds for one request."""
+    return _Http1(url, timeout) if http == "HTTP/1.1" else _Http2(url, timeout)
 
 
 class _Http1(Client):
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout: float) -> None:
         self._session = aiohttp.ClientSession(
             url,
             connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(TIMEOUT),
+            timeout=aiohttp.ClientTimeout(timeout),
             auto_decompress=False,
             trust_env=False,
         )
@@ -121,7 +121,8 @@ class _Http1Response(Response):
 class _Http2(Client):
     """One connection, with prior knowledge (RFC 9113, section 3.3)."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout: float) -> None:
+        self._timeout = timeout
         parts = urlsplit(url)
         assert parts.hostname is not None
         assert parts.port is not None
@@ -145,7 +146,7 @@ class _Http2(Client):
             **({"content-length": str(len(body))} if isinstance(body, bytes) else {}),
             **(headers or {}),
         }
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(self._timeout):
             stream = connection.request(fields, ended=body is None)
             try:
                 sending = asyncio.create_task(connection.send(stream, body))

@@ -143,6 +143,8 @@ def test_several_values_are_a_search() -> None:
         ("PREFIX_AWARE:speed=3", "no setting 'speed'; it takes concurrencyThreshold"),
         ("PREFIX_AWARE:concurrencyThreshold=0", "a whole number from 1 to 1024"),
         ("PREFIX_AWARE:prefixLength=2.5", "a whole number from 1024 to 65536"),
+        ("PREFIX_AWARE:slowStart=-1", "a number from 0 to 3600"),
+        ("RANDOM:prefixLength=1024", "it takes slowStart"),
         ("scored:prefix=nan", "a number from 0 to 100"),
         ("random:x=1", "it takes none"),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from extproc.pool.reports import EngineReport
 from extproc.pool.snapshot import Snapshot
-from extproc.replay.arrival import Arrival
+from extproc.replay.arrival import Arrival, Trace
 from extproc.replay.events import Change, adding, removing
 from extproc.replay.figures import summary
 from extproc.replay.peers.load import LeastInFlight, RoundRobin
@@ -47,8 +47,8 @@ class Listener(RoundRobin):
         self.others += picks
 
 
-def run(name: str, fleet: Fleet, conversation_count: int = 60) -> Outcome:
-    return replay(conversations(conversation_count), fleet, parse(name)[0].make)
+def run(name: str, fleet: Fleet, made: Trace | None = None) -> Outcome:
+    return replay(conversations(60) if made is None else made, fleet, parse(name)[0].make)
 
 
 def test_a_prefix_seen_before_is_cached_and_its_first_token_comes_sooner() -> None:
@@ -144,6 +144,29 @@ def test_an_engine_that_joins_is_empty_and_one_that_leaves_gets_nothing_more() -
     first = int(np.flatnonzero(found.engine == 3)[0])
     assert found.cached[first] == 0
     assert [engine.name for engine in found.engines if engine.joined] == ["engine-4"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["RANDOM", "LEAST_OUTSTANDING_REQUESTS", "PREFIX_AWARE", "PREFIX_AWARE:prefixLength=65536"],
+)
+def test_an_engine_that_joins_is_eased_in_under_the_policies_of_ours(name: str) -> None:
+    made = conversations(400, rate=20.0)
+    joins = made.arrivals[-1].at / 3
+
+    def served(window: int) -> int:
+        """Requests that the newcomer served in its first fifteen seconds."""
+        setting = f"{',' if ':' in name else ':'}slowStart={window}"
+        found = run(name + setting, Fleet(ENGINE, 3, changes=[Change(joins, add=1)]), made)
+        return int(np.count_nonzero((found.engine == 3) & (found.at < joins + 15.0)))
+
+    assert 0 < served(30) < 0.75 * served(0)
+
+
+def test_engines_that_are_there_from_the_start_are_not_eased_in() -> None:
+    made = conversations(40)
+    slow, at_once = (run(f"PREFIX_AWARE:slowStart={window}", Fleet(ENGINE, 4), made) for window in (3600, 0))
+    assert np.array_equal(slow.engine, at_once.engine)
 
 
 def test_an_engine_that_is_not_there_cannot_leave() -> None:
