@@ -62,8 +62,14 @@ def _content(prompt: Prompt) -> str:
         )
         for number, one in enumerate(prompt.content, 1)
     ]
-    last = range(count - MOST_ROWS // 2, count)
-    return _table(head, ("segment", "kind", "bytes", "", ""), "><><<", rows, last)
+    half = MOST_ROWS // 2
+    return _table(
+        head,
+        ("segment", "kind", "bytes", "", ""),
+        "><><<",
+        rows,
+        (*range(half), *range(count - half, count)),
+    )
 
 
 def _blocks(blocks: Sequence[Block]) -> str:
@@ -85,11 +91,11 @@ def _blocks(blocks: Sequence[Block]) -> str:
 
 
 def _landmarks(blocks: Sequence[Block]) -> list[int]:
-    """Blocks after which something changes, what matters most first."""
+    """The first and last block, and those after which something changes; what matters most first."""
     pairs = list(enumerate(pairwise(blocks)))
     known = [at for at, (one, after) in pairs if (one.sent_to, one.shared) != (after.sent_to, after.shared)]
     ends = [at for at, (one, after) in reversed(pairs) if one.segment != after.segment]
-    return [*known, len(blocks) - 1, *ends]
+    return [0, *known, len(blocks) - 1, *ends]
 
 
 # --- The pool ---
@@ -167,14 +173,18 @@ def _said(word: str, sentences: Sequence[str]) -> str:
 
 
 def _table(
-    head: str, columns: Sequence[str], align: str, rows: Sequence[Sequence[str]], wanted: Iterable[int] = ()
+    head: str,
+    columns: Sequence[str],
+    align: str,
+    rows: Sequence[Sequence[str]],
+    wanted: Iterable[int] = range(MOST_ROWS),
 ) -> str:
-    """A table under its title; of a long one the `wanted` rows and the first are shown."""
+    """A table under its title; of a long one only `wanted` rows are shown, if these are many the first."""
     if not rows:
         return head
     kept: Sequence[int] = range(len(rows))
     if len(rows) > MOST_ROWS:
-        kept = sorted(list(dict.fromkeys((*wanted, *kept)))[:MOST_ROWS])
+        kept = sorted(list(dict.fromkeys(wanted))[:MOST_ROWS])
     shown = [columns, *(rows[at] for at in kept)]
     widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
     lines = [

@@ -25,6 +25,7 @@ from extproc.config import (
     parse,
     until_restart,
 )
+from extproc.pool.ease import SlowStart
 from extproc.pool.scraping.scraper import Settings
 from extproc.prompt import APIS
 from extproc.routing.spill import Balance as RoutingBalance
@@ -107,6 +108,16 @@ class TestWhatAFileMeans:
         assert pool("balance: false").balance is None
         assert pool("balance: {factor: 2}").balance == Balance(factor=2, floor=8)
         assert pool("balance: {floor: 1}").balance == Balance(factor=1.25, floor=1)
+
+    def test_slow_start_is_on_off_or_given_and_its_defaults_are_those_of_the_pool(self) -> None:
+        default = pool().slow_start
+        assert default == pool("slowStart: true").slow_start == pool("slowStart: {}").slow_start
+        assert default is not None
+        assert SlowStart(default.window, default.cold_window, default.least_share) == SlowStart()
+        assert pool("slowStart: false").slow_start is None
+        given = pool("slowStart: {window: 2m, coldWindow: 0s, leastShare: 1}").slow_start
+        assert given is not None
+        assert (given.window, given.cold_window, given.least_share) == (120.0, 0.0, 1.0)
 
     def test_engines_metrics_are_read_by_default_as_the_scraper_does_by_itself(self) -> None:
         default = pool().engine_metrics
@@ -234,6 +245,13 @@ class TestWhatIsSaidAboutMistakes:
             "balance: {floor: 0}",
             "balance: 1.25",
             "balance:",
+            "slowStart: 30s",
+            "slowStart:",
+            "slowStart: {window: -1s}",
+            "slowStart: {window: 2h}",
+            "slowStart: {coldWindow: .nan}",
+            "slowStart: {leastShare: 0}",
+            "slowStart: {leastShare: 1.1}",
             "engineMetrics: /metrics",
             "engineMetrics:",
             "engineMetrics: {path: metrics}",

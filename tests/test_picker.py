@@ -276,6 +276,22 @@ def test_a_reload_keeps_counts_and_what_was_learnt_and_changes_the_rest() -> Non
     assert set(router.in_flight()["llama"].values()) == {0}
 
 
+def test_an_endpoint_that_joins_a_running_pool_is_eased_in_unless_that_is_off() -> None:
+    router = Router(ONE_POOL)
+    pool = router.picker._targets[0].pool
+    strategy = router.picker._targets[0].strategy
+    assert pool.snapshot(router.clock.now).ease is None
+    five = ONE_POOL.replace('"]}', '", "10.0.0.5:80"]}')
+    router.configure(five.rstrip() + "\n  slowStart: {window: 10s, leastShare: 0.2}\n")
+    assert router.picker._targets[0].strategy is strategy
+    ease = pool.snapshot(router.clock.now + 5.0).ease
+    assert ease is not None
+    assert ease.tolist() == pytest.approx([1, 1, 1, 1, 0.6])
+    assert pool.snapshot(router.clock.now + 10.0).ease is None
+    router.configure(five.rstrip() + "\n  slowStart: false\n")
+    assert pool.snapshot(router.clock.now).ease is None
+
+
 def test_a_pool_that_left_the_configuration_takes_no_more_requests() -> None:
     router = Router(TWO_POOLS)
     pick = router.pin(chat("x", "qwen"), route="llm-a")

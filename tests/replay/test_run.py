@@ -154,13 +154,16 @@ def test_an_engine_that_joins_is_eased_in_under_the_policies_of_ours(name: str) 
     made = conversations(400, rate=20.0)
     joins = made.arrivals[-1].at / 3
 
-    def served(window: int) -> int:
-        """Requests that the newcomer served in its first fifteen seconds."""
+    def served(window: int) -> tuple[int, int]:
+        """Requests that the newcomer served in its first fifteen seconds, and from thirty on."""
         setting = f"{',' if ':' in name else ':'}slowStart={window}"
         found = run(name + setting, Fleet(ENGINE, 3, changes=[Change(joins, add=1)]), made)
-        return int(np.count_nonzero((found.engine == 3) & (found.at < joins + 15.0)))
+        since = found.at[found.engine == 3] - joins
+        return int(np.count_nonzero(since < 15.0)), int(np.count_nonzero(since >= 30.0))
 
-    assert 0 < served(30) < 0.75 * served(0)
+    slow, at_once = served(30), served(0)
+    assert slow[0] < 0.75 * at_once[0]
+    assert slow[1] > 0.75 * at_once[1] > 0
 
 
 def test_engines_that_are_there_from_the_start_are_not_eased_in() -> None:
