@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axis import Axis
 
 from bench.routing.rows import Row, load
 from extproc.replay.events import Change
@@ -43,6 +44,7 @@ def by_load() -> None:
         times.plot(LOADS, [one.ttft_ms["mean"] / 1000 for one in found], marker="o", label=strategy)
         hits.plot(LOADS, [one.hit_rate for one in found], marker="o", label=strategy)
     times.set(xlabel="load", ylabel="mean TTFT, seconds", yscale="log")
+    _plain(times.yaxis)
     hits.set(xlabel="load", ylabel="hit rate", ylim=0)
     times.legend(fontsize="small")
     _save(figure, "strategies.svg")
@@ -57,6 +59,8 @@ def by_threshold() -> None:
     times.plot(THRESHOLDS, [one.ttft_ms["mean"] / 1000 for one in found], marker="o", label="mean TTFT")
     times.plot(THRESHOLDS, [one.ttft_ms["p95"] / 1000 for one in found], marker="s", label="p95 TTFT")
     times.set(xlabel="concurrencyThreshold", ylabel="seconds", xscale="log", yscale="log")
+    _plain(times.xaxis)
+    _plain(times.yaxis)
     hits = times.twinx()
     hits.plot(THRESHOLDS, [one.hit_rate for one in found], color="grey", linestyle=":", label="hit rate")
     hits.set(ylabel="hit rate (dotted)", ylim=0)
@@ -79,6 +83,12 @@ def by_slow_start() -> None:
     axes.set(xlabel="seconds since the eighth engine joined", ylabel="its share of requests", ylim=0)
     axes.legend(fontsize="small")
     _save(figure, "slow-start.svg")
+
+
+def _plain(axis: Axis) -> None:
+    """Numbers as they are written, not as powers of ten."""
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("{x:g}")
 
 
 def _save(figure: pyplot.Figure, name: str) -> None:

@@ -54,6 +54,8 @@ RUNNING_PRICE = 0.1
 """Part of a typical request that each request in flight counts as waiting: it decodes, and slows others."""
 AT_HOME = 0.8
 """How sure it is that another replica, of those that do not tell, has sent a known prompt to its home."""
+NOT_YET = 1000.0
+"""Times that a growth counts at a new endpoint whose share does not hold the prompt yet."""
 ABOUT_EQUAL = 1.05
 """Growths that differ by no more are equal, and HRW order decides."""
 REMEMBERED_PICKS = 2_000
@@ -199,7 +201,13 @@ class PrefixAware:
             cached = REQUEST_TOKENS * (2.0 * queue.item(home) + REQUEST_TOKENS)
             growth[home] += sure * (cached - growth.item(home))
         if endpoints.ease is not None:
-            growth /= endpoints.ease
+            if match is None:
+                growth /= endpoints.ease
+            else:
+                # So it takes its share of prefixes, and keeps those that it has taken.
+                order = (weights(match.home_key, endpoints.hashes).astype(np.float64) + 1.0) * _UNIT_BELOW
+                new = match.covered[slots] <= match.popular
+                growth[new & (order > endpoints.ease)] *= NOT_YET
         full = endpoints.in_flight >= self._bound
         return Weighed(match, length, uncached, work, queue, growth, poured, full)
 
