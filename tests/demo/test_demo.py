@@ -78,7 +78,7 @@ async def test_a_short_demo_compares_three_strategies_and_leaves_no_process(
         reasons = {
             "RANDOM": {"random"},
             "LEAST_OUTSTANDING_REQUESTS": {"load"},
-            "PREFIX_AWARE": {"prefix", "spill"},
+            "PREFIX_AWARE": {"new", "prefix", "spill"},
         }
         assert set(row["picks"]) - {"unpinned"} <= reasons[name]
     assert set(written["router_added_ms"]) == {"p50", "p99"}
