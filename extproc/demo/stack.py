@@ -244,7 +244,7 @@ async def _routed(stack: Stack) -> bool | None:
         return None
     async with aiohttp.ClientSession() as session:
         decided = await figures.scrape(session, stack.metrics)
-    reasons = ("random", "load", "prefix", "spill")
+    reasons = ("random", "load", "prefix", "spill", "new")
     decisions = sum(figures.total(decided, "extproc_requests_total", reason=reason) for reason in reasons)
     return True if decisions else None
 
