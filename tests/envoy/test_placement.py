@@ -18,15 +18,16 @@ from tests.envoy.conftest import Stacks
 from tests.envoy.process import eventually
 from tests.envoy.traffic import ask, chat, in_parallel, text
 
-# Requests at once, in all: no engine can reach the lower of the two bounds of the spill rule, the floor of 8.
-BELOW_BOTH_BOUNDS = 8
+AT_ONCE = 8
+"""Requests at a time, in all: each engine has room for as many."""
 
 
 @pytest.mark.parametrize("system", ["", text(0, 4000)], ids=["alone", "shared system prompt"])
 async def test_a_prefix_stays_on_one_endpoint_while_it_has_room(
     stacks: Stacks, exchange: Exchange, http: Http, system: str
 ) -> None:
-    prefixes = [text(seed, 2000) for seed in range(1, 51)]
+    # To wait for a few others costs less than to compute 2,000 tokens anew.
+    prefixes = [text(seed, 8000) for seed in range(1, 51)]
     requests = [(prefix, turn) for turn in range(20) for prefix in prefixes]
     async with stacks(exchange) as stack, client(stack.url, http) as gateway:
 
@@ -36,14 +37,16 @@ async def test_a_prefix_stays_on_one_endpoint_while_it_has_room(
             assert reply.status == 200
             return reply.engine
 
-        served = await in_parallel(requests, BELOW_BOTH_BOUNDS, served_by)
+        served = await in_parallel(requests, AT_ONCE, served_by)
 
     engines = defaultdict(set)
     for (prefix, _), engine in zip(requests, served, strict=True):
         engines[prefix].add(engine)
-    assert [len(of_prefix) for of_prefix in engines.values()] == [1] * 50
-    homes = Counter(engine for (engine,) in engines.values())
-    assert len(homes) == 4
+    # So often a prefix had to be computed. The first 16 behind a system prompt crowd on one engine, until it
+    # is known that all have it in common, and some leave it when it is busy.
+    computed = sum(len(of_prefix) for of_prefix in engines.values())
+    assert computed <= (75 if system else 52)
+    assert len(set(served)) == 4
 
 
 async def test_what_all_requests_share_does_not_send_them_to_one_engine(
@@ -55,7 +58,7 @@ async def test_what_all_requests_share_does_not_send_them_to_one_engine(
         {"type": "function", "function": {"name": f"tool_{n}", "description": text(n, 1400)}}
         for n in range(20)
     ]
-    # The first 32 go together: until then nothing says that what they share is shared by all.
+    # The first go together: until then nothing says that what they share is shared by all.
     tasks = [text(seed, 1000) for seed in range(1, 201)]
     requests = [(task, turn) for turn in range(2) for task in tasks]
     async with stacks(exchange) as stack, client(stack.url, "HTTP/1.1") as gateway:
@@ -66,13 +69,15 @@ async def test_what_all_requests_share_does_not_send_them_to_one_engine(
             assert reply.status == 200
             return reply.engine
 
-        served = Counter(await in_parallel(requests, BELOW_BOTH_BOUNDS, served_by))
+        served = Counter(await in_parallel(requests, AT_ONCE, served_by))
 
     assert len(served) == 4
     assert max(served.values()) <= len(requests) / 2
 
 
-async def test_a_hot_prefix_spills_to_others_and_comes_back(stacks: Stacks, exchange: Exchange) -> None:
+async def test_a_hot_prefix_spills_to_others_and_stays_where_it_has_been_then(
+    stacks: Stacks, exchange: Exchange
+) -> None:
     threshold = 4
     # The threshold is what one engine runs at once: a fifth request would queue.
     spec = replace(PRESETS["demo"], max_num_seqs=threshold)
@@ -103,13 +108,13 @@ async def test_a_hot_prefix_spills_to_others_and_comes_back(stacks: Stacks, exch
         assert served[home] < len(replies) / 2
         assert len(served) >= 3
         assert idle_beside_queue == 0
-        assert [(await ask(gateway, hot)).engine for _ in range(5)] == [home] * 5
+        assert {(await ask(gateway, hot)).engine for _ in range(5)} <= set(served)
 
 
 async def test_one_endpoint_more_or_less_moves_little_more_than_its_share_of_prefixes(
     stacks: Stacks, tmp_path: Path
 ) -> None:
-    prefixes = [text(seed, 600) for seed in range(1000)]
+    prefixes = [text(seed, 6000) for seed in range(1000)]
     file = tmp_path / "endpoints.yaml"
     # A pool that has not been told its endpoints yet is not ready, and the router is waited for.
     file.write_text("[127.0.0.1:1]\n")
@@ -127,9 +132,7 @@ async def test_one_endpoint_more_or_less_moves_little_more_than_its_share_of_pre
                 return {endpoint for endpoint, _ in in_flight} == set(endpoints)
 
             await eventually(known, "the router knows the endpoints")
-            replies = await in_parallel(
-                prefixes, BELOW_BOTH_BOUNDS, lambda prefix: ask(gateway, chat(prefix))
-            )
+            replies = await in_parallel(prefixes, AT_ONCE, lambda prefix: ask(gateway, chat(prefix)))
             return {prefix: reply.engine for prefix, reply in zip(prefixes, replies, strict=True)}
 
         seven = await homes(addresses)
