@@ -83,7 +83,7 @@ class TestWithoutAConfiguration:
     def test_the_api_is_that_of_the_path_if_there_is_one(self) -> None:
         body = b'{"model": "m", "prompt": "x"}'
         assert explained(body)["prompt"]["api"] == "completions"
-        assert explained(body, "--path", "/api/generate")["prompt"]["api"] == "ollama"
+        assert explained(body, "--path", "/api/generate")["prompt"]["api"] == "ollama-generate"
 
     def test_a_cut_body_is_said_to_be_one(self) -> None:
         whole, cut = b"some text", explained(b"some text", "--incomplete")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -38,18 +38,20 @@ def test_a_process_takes_the_descriptors_that_it_may_have_and_leaves_no_core() -
     assert "few file descriptors" in said
 
 
+CRASH = """
+import os, resource
+_, hard = resource.getrlimit(resource.RLIMIT_CORE)
+resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+from extproc import limits
+limits.prepare()
+os.abort()
+"""
+
+
 def test_a_core_is_not_written_when_the_process_is_killed_by_a_fault(tmp_path: Path) -> None:
     """The limit of 1 is also honoured where cores are piped to a program."""
-    crash = "import os; from extproc import limits; limits.prepare(); os.abort()"
-    unlimited = (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_CORE)[1])
-    ended = subprocess.run(
-        [sys.executable, "-c", crash],
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (unlimited[1], unlimited[1])),
-    )
-    assert ended.returncode < 0
+    ended = subprocess.run([sys.executable, "-c", CRASH], cwd=tmp_path, check=False, capture_output=True)
+    assert ended.returncode == -signal.SIGABRT, ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -65,9 +67,8 @@ def starved(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[int]
     with (
         log.open("wb") as output,
         subprocess.Popen(
-            [*SERVE, str(path)],
+            ["sh", "-c", f'ulimit -n {FEW}; exec "$@"', "sh", *SERVE, str(path)],
             stderr=output,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (FEW, FEW)),
         ) as process,
     ):
         try:

@@ -45,7 +45,8 @@ APIS: tuple[Api, ...] = (
     responses.API,
     embeddings.API,
     score.API,
-    ollama.API,
+    ollama.CHAT,
+    ollama.GENERATE,
     tokens.API,
     tgi.API,
     triton.API,
@@ -53,7 +54,8 @@ APIS: tuple[Api, ...] = (
 """Every API that is read, in the order in which paths are compared."""
 
 _SHAPES = (
-    ollama.API,
+    ollama.CHAT,
+    ollama.GENERATE,
     anthropic.API,
     chat.API,
     completions.API,

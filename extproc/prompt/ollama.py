@@ -5,21 +5,28 @@ Source: Ollama's API documentation, "Generate a chat completion" and "Generate a
 
 from typing import Any
 
-from extproc.prompt import messages, texts
+from extproc.prompt import messages
 from extproc.prompt.body import last_key
 from extproc.prompt.content import Api, Segment
 
 
-def _recognise(fields: dict[str, Any]) -> bool:
-    return "keep_alive" in fields and ("messages" in fields or "prompt" in fields)
+def _is_chat(fields: dict[str, Any]) -> bool:
+    return "keep_alive" in fields and "messages" in fields
 
 
-def _content(fields: dict[str, Any], truncated: bool) -> list[Segment]:
+def _chat(fields: dict[str, Any], truncated: bool) -> list[Segment]:
+    chain: list[Segment] = []
+    messages.add_all(chain, fields.get("messages"), truncated and last_key(fields) == "messages")
+    return chain
+
+
+def _is_generate(fields: dict[str, Any]) -> bool:
+    return "keep_alive" in fields and "prompt" in fields
+
+
+def _generate(fields: dict[str, Any], truncated: bool) -> list[Segment]:
     chain: list[Segment] = []
     last = last_key(fields) if truncated else None
-    if texts.first_of(fields, ("messages", "prompt")) == "messages":
-        messages.add_all(chain, fields.get("messages"), last == "messages")
-        return chain
     system, prompt = fields.get("system"), fields.get("prompt")
     if system and isinstance(system, str):
         add = messages.add_cut if last == "system" else messages.add
@@ -33,5 +40,8 @@ def _content(fields: dict[str, Any], truncated: bool) -> list[Segment]:
     return chain
 
 
-API = Api("ollama", ("/api/chat", "/api/generate"), _recognise, _content, opening=("system",))
-"""Ollama's /api/chat and /api/generate."""
+CHAT = Api("ollama-chat", ("/api/chat",), _is_chat, _chat)
+"""Ollama's /api/chat."""
+
+GENERATE = Api("ollama-generate", ("/api/generate",), _is_generate, _generate, opening=("system",))
+"""Ollama's /api/generate: a conversation of one turn."""

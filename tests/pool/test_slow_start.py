@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
+from extproc.config import parse
+from extproc.metrics import Metrics
+from extproc.picker import Picker
 from extproc.pool.ease import Easing, SlowStart
 from extproc.pool.pool import Pool
 from extproc.pool.snapshot import Snapshot
+from extproc.pools import Pools
 from extproc.prefix import BlockKeys
 from extproc.routing import Strategy, build
 from tests.routing.traffic import Router, addresses, chat, snapshot, text
@@ -129,6 +136,30 @@ class TestThePool:
         pool.set_endpoints([A, B, C], 200.0)
         assert pool.snapshot(215.0).ease is not None
         assert pool.snapshot(230.0).ease is None
+
+    async def test_eases_in_what_discovery_finds_later(self, tmp_path: Path) -> None:
+        endpoints = tmp_path / "endpoints.yaml"
+        endpoints.write_text(f"[{A}, {B}]")
+        metrics, changed, now = Metrics(CollectorRegistry()), asyncio.Event(), 500.0
+        picker = Picker(metrics, lambda: now, random.Random(1))
+        pools = Pools(picker, metrics, changed.set, clock=lambda: now)
+        text = f"pools: [{{name: llama, endpoints: {{file: {endpoints}}}, slowStart: {{window: 10s}}}}]"
+        pools.apply(parse(text, "test").pools)
+        try:
+            (pool,) = (target.pool for target in picker._targets)
+            for members in ([A, B], [A, B, C]):
+                endpoints.write_text(str(members).replace("'", '"'))
+                async with asyncio.timeout(10):
+                    while list(pool.addresses) != members:
+                        changed.clear()
+                        await changed.wait()
+                seen = pool.snapshot(now + 5.0)
+                if C not in members:
+                    assert seen.ease is None
+            assert seen.ease is not None
+            assert seen.ease.tolist() == pytest.approx([1, 1, 0.55])
+        finally:
+            await pools.stop()
 
     def test_does_not_ease_in_what_joins_at_no_time(self) -> None:
         pool = Pool("llama")
@@ -310,7 +341,35 @@ class TestPrefixAware:
         )
         assert strategy.pick(prompt, newcomer, router.draw).ranked[0] == D
 
-    def test_new_prompts_go_elsewhere_while_the_others_idle(self) -> None:
-        strategy = build("PREFIX_AWARE")
-        now = eased([0, 0, 0, 0], [1, 1, 1, 0.5])
-        assert D not in {strategy.pick(keys(number), now, random.Random(0)).ranked[0] for number in range(50)}
+    def got(self, share: float, others: int) -> set[int]:
+        """Which of three hundred new prompts the newcomer gets, beside three with so much in flight."""
+        now = eased([others, others, others, 0], [1, 1, 1, share])
+        return {
+            number
+            for number in range(300)
+            if build("PREFIX_AWARE").pick(keys(number), now, random.Random(0)).ranked[0] == D
+        }
+
+    def test_it_gets_no_more_new_prompts_than_its_share_of_them_however_busy_the_others_are(self) -> None:
+        for share in (0.1, 0.3, 0.5):
+            assert 0.6 * share < len(self.got(share, others=100)) / 300 < 1.4 * share
+        assert len(self.got(1.0, others=100)) == 300
+
+    def test_while_the_others_idle_it_gets_less_than_they_do(self) -> None:
+        assert len(self.got(0.1, others=0)) < 10
+        assert len(self.got(0.5, others=0)) < 0.15 * 300
+        assert 0.2 < len(self.got(1.0, others=0)) / 300 < 0.3
+
+    @pytest.mark.parametrize("others", [0, 100])
+    def test_it_keeps_what_it_has_got_while_its_share_grows(self, others: int) -> None:
+        a, b, c, d = (self.got(share, others) for share in (0.1, 0.4, 0.7, 1.0))
+        assert a <= b <= c <= d
+
+    def test_without_keys_growths_are_compared_over_the_share(self) -> None:
+        strategy, draw = build("PREFIX_AWARE"), random.Random(0)
+        first = Counter(
+            strategy.pick(None, eased([0, 0, 0, 0], [1, 1, 1, 0.5]), draw).ranked[0] for _ in range(60)
+        )
+        assert set(first) == {A, B, C}
+        busy = eased([200, 200, 200, 0], [1, 1, 1, 0.5])
+        assert strategy.pick(None, busy, draw).ranked[0] == D

@@ -265,6 +265,14 @@ def test_fields_after_the_content_of_a_cut_message_are_left_out() -> None:
     assert content_of(cut) == [Segment(b"text/message/assistant", b"a", True)]
 
 
+def test_a_system_prompt_counts_only_where_its_path_says_that_it_is_one() -> None:
+    system = b'{"system":"' + b"Be brief. " * 50 + b'",'
+    body = system + b'"messages":[{"role":"user","content":"hi"}]}'
+    check_every_cut("/api/chat", body, range(len(body) + 1))
+    assert content_keys("/api/chat", system, False) == []
+    assert content_keys("/api/generate", system, False) != []
+
+
 def test_messages_before_a_cut_field_are_whole() -> None:
     messages = b'{"messages":[{"role":"user","content":"a"}],'
     assert content_of(messages + b'"tools":[{"type":"fun') == [Segment(b"text/message/user", b"a", True)]

@@ -101,7 +101,7 @@ FILES = {
     "embeddings-moderation": ("/v1/moderations", "embeddings"),
     "embeddings-ollama": ("/api/embeddings", "embeddings"),
     "score-": ("/score", "score"),
-    "ollama-": ("/api/chat", "ollama"),
+    "ollama-": ("/api/chat", "ollama-chat"),
     "generate-": ("/inference/v1/generate", "generate"),
     "raw-": ("/v1/other", "raw"),
 }
@@ -126,7 +126,7 @@ def test_each_real_body_is_read_as_its_api_and_has_keys(file: Path) -> None:
 # By its shape alone, a conversation or an input may be that of another API: then it has the same chain.
 LOOKS_LIKE = {
     "anthropic-": {"chat", "anthropic-messages"},
-    "embeddings-ollama": {"ollama"},
+    "embeddings-ollama": {"ollama-generate"},
     "completions-anthropic": {"completions"},
 }
 
