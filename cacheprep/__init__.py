@@ -1,5 +1,12 @@
 """warmroute's cache warmer: model weights and images on nodes before the pods that need them."""
 
-from importlib.metadata import version
+from __future__ import annotations
 
-__version__ = version("warmroute")
+
+def __getattr__(name: str) -> str:
+    """`__version__`, read when asked for: importlib.metadata takes longer than a whole warm `ensure`."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("warmroute")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 REPORT_LIFETIME = 10.0
 """Seconds that a report counts. Idle engines are read each 5 s; when that stops, an old figure must not mark
 an endpoint as busy for ever."""
+_NOTHING = -(1 << 62)
+"""Stands for no report: less than any load, whatever was picked since."""
 
 
 class EngineReport(NamedTuple):
@@ -44,19 +46,19 @@ class EngineReports:
     def __init__(self) -> None:
         self._addresses: tuple[str, ...] = ()
         self._index: dict[str, int] = {}
-        self._reported = np.zeros(0, dtype=np.int64)
-        self._picks = np.zeros(0, dtype=np.int64)
+        # Reported load less the picks counted by then, so that all that a reading of the loads adds is picks.
+        self._since = np.zeros(0, dtype=np.int64)
         self._made = np.zeros(0, dtype=np.float64)
+        self._newest, self._stale_at = -np.inf, np.inf
 
     def set_addresses(self, addresses: tuple[str, ...]) -> None:
         """These are the pool's endpoints, in the order of the arrays. Those that left are forgotten."""
         before = np.array([self._index.get(address, -1) for address in addresses], dtype=np.intp)
         kept = before >= 0
-        reported, picks = np.zeros((2, len(addresses)), dtype=np.int64)
-        made = np.full(len(addresses), -np.inf)
-        reported[kept], picks[kept] = self._reported[before[kept]], self._picks[before[kept]]
-        made[kept] = self._made[before[kept]]
-        self._reported, self._picks, self._made = reported, picks, made
+        since = np.full(len(addresses), _NOTHING, dtype=np.int64)
+        made = np.full(len(addresses), np.nan)
+        since[kept], made[kept] = self._since[before[kept]], self._made[before[kept]]
+        self._since, self._made = since, made
         self._addresses = addresses
         self._index = {address: index for index, address in enumerate(addresses)}
 
@@ -67,15 +69,27 @@ class EngineReports:
         """
         index = self._index.get(address)
         if index is not None:
-            self._reported[index] = max(0, running_plus_waiting)
-            self._picks[index] = picks
+            self._since[index] = max(0, running_plus_waiting) - picks
             self._made[index] = now
+            self._newest = max(self._newest, now)
+            self._stale_at = min(self._stale_at, now + REPORT_LIFETIME)
 
     def load(self, own: NDArray[np.int64], picks: NDArray[np.int64], now: float) -> NDArray[np.int64]:
-        """In-flight requests by the rule, from the own counts and the picks counted so far."""
-        age = now - self._made
-        fresh = (age >= 0.0) & (age <= REPORT_LIFETIME)
-        load: NDArray[np.int64] = np.where(
-            fresh, np.maximum(own, self._reported + (picks - self._picks)), own
-        )
+        """In-flight requests by the rule, from the own counts and the picks counted so far. Reports that are
+        stale by `now`, or from its future, are dropped."""
+        if not self._newest <= now <= self._stale_at:
+            self._forget(now)
+        load: NDArray[np.int64] = picks + self._since
+        np.maximum(load, own, out=load)
         return load
+
+    def _forget(self, now: float) -> None:
+        """Drop what is stale at `now`, and what a clock that was set back has in its future."""
+        age = now - self._made
+        dropped = (age < 0.0) | (age > REPORT_LIFETIME)
+        self._since[dropped], self._made[dropped] = _NOTHING, np.nan
+        self._newest, self._stale_at = -np.inf, np.inf
+        made = self._made[~np.isnan(self._made)]
+        if len(made):
+            self._newest = float(made.max())
+            self._stale_at = float(made.min()) + REPORT_LIFETIME

@@ -23,7 +23,7 @@ class Queues(NamedTuple):
     yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Snapshot:
     """The endpoints of a pool at one moment; index i means the same endpoint in every field.
 

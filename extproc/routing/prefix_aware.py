@@ -175,7 +175,7 @@ class PrefixAware:
         """
         queues = endpoints.queues
         typical = REQUEST_TOKENS if queues is None else queues.typical
-        queue = endpoints.in_flight.astype(np.float64) * (RUNNING_PRICE * typical)
+        queue: NDArray[np.float64] = np.multiply(endpoints.in_flight, RUNNING_PRICE * typical)
         queue += YET_TO_COME * typical
         if queues is not None:
             queue += queues.tokens
@@ -187,14 +187,19 @@ class PrefixAware:
         else:
             match = sent.match(keys.keys, keys.ends)
             length = float(keys.ends[-1] // TOKEN_BYTES)
-            uncached = length - match.covered[slots]
-            work = _priced(uncached, length - match.popular, POPULAR_PRICE * (1.0 - match.share))
+            uncached = length - match.covered.take(slots)
+            if match.popular:
+                work = _priced(uncached, length - match.popular, POPULAR_PRICE * (1.0 - match.share))
+            else:
+                work = uncached + REQUEST_TOKENS
         poured: NDArray[np.float64] | None = None
         if queues is not None and queues.unseen > 0.0:
             level = _level(queue, queues.unseen)
             poured = np.maximum(level - queue, 0.0)
             queue += poured
-        growth = work * (2.0 * queue + work)
+        growth = 2.0 * queue
+        growth += work
+        growth *= work
         if match is not None and queues is not None and queues.known_share < 1.0:
             sure = AT_HOME * min(1.0, 2.0 * (1.0 - queues.known_share))
             home = int(weights(match.home_key, endpoints.hashes).argmax())
@@ -287,25 +292,26 @@ def _least(
 ) -> list[int]:
     """Indices of the least growths, in order; what is about equal to the least comes first in HRW order."""
     growth = found.growth if among is None else found.growth[among]
-    ties = np.flatnonzero(growth <= growth.min() * ABOUT_EQUAL)
-    chosen = ties if among is None else among[ties]
-    order: list[int]
-    if len(ties) > 1:
+    first = int(growth.argmin())
+    equal = growth <= growth.item(first) * ABOUT_EQUAL
+    order = [first]
+    if np.count_nonzero(equal) > 1:
+        ties = equal.nonzero()[0]
+        chosen = ties if among is None else among[ties]
         merits = weights(key, hashes[chosen])
         if found.poured is None or not found.poured[chosen].any():
-            order = chosen[best(merits, most)].tolist()
+            order = ties[best(merits, most)].tolist()
         else:
-            order = chosen[_in_proportion(merits, found.poured[chosen])[:most]].tolist()
-    else:
-        order = chosen.tolist()
-    more = min(most - len(order), len(growth) - len(ties))
-    if more > 0:
+            order = ties[_in_proportion(merits, found.poured[chosen])[:most]].tolist()
+    if (more := min(most, len(growth)) - len(order)) > 0:
         rest = growth.copy()
-        rest[ties] = np.inf
-        near = rest.argpartition(more - 1)[:more] if len(rest) > more else np.arange(len(rest))
-        near = near[rest[near].argsort()]
-        order += (near if among is None else among[near]).tolist()[:more]
-    return order
+        rest[order] = np.inf
+        for _ in range(more):
+            # A few times the least is found sooner than the few least at once.
+            index = int(rest.argmin())
+            rest[index] = np.inf
+            order.append(index)
+    return order if among is None else among[order].tolist()
 
 
 def _in_proportion(merits: NDArray[np.uint64], shares: NDArray[np.float64]) -> NDArray[np.intp]:

@@ -45,7 +45,7 @@ POPULAR_AT_LEAST = 16
 
 _COUNT_BITS = 20
 _COUNT = (1 << _COUNT_BITS) - 1
-_FEW = 4
+_FEW = 12
 """Up to so many endpoints are picked out of a mask one by one."""
 
 
@@ -200,11 +200,14 @@ def _run_end(entries: list[int], start: int, have: int) -> int:
 
 
 def _assign(covered: NDArray[np.float64], mask: int, slots: int, tokens: float) -> None:
-    if mask.bit_count() <= _FEW:
+    count = mask.bit_count()
+    if count == slots:
+        covered.fill(tokens)
+    elif count <= _FEW:
         while mask:
             low = mask & -mask
             covered[low.bit_length() - 1] = tokens
             mask ^= low
-        return
-    raw = np.frombuffer(mask.to_bytes(-(-slots // 8), "little"), dtype=np.uint8)
-    covered[np.unpackbits(raw, count=slots, bitorder="little").astype(np.bool_)] = tokens
+    else:
+        raw = np.frombuffer(mask.to_bytes(-(-slots // 8), "little"), dtype=np.uint8)
+        np.putmask(covered, np.unpackbits(raw, count=slots, bitorder="little").view(np.bool_), tokens)

@@ -1,0 +1,289 @@
+"""Which client reads ranges into threads with the least processor time; the table is in docs/sources.md.
+
+    python -m bench.sources --s3 versitygw      # S3, from a versitygw binary
+    python -m bench.sources                     # http, from nginx
+
+Every client reads the same object in the same ranges with the same number of threads, alternating, and throws
+the bytes away. Bytes per second of this process' own processor time (user and system, all threads) is what
+counts: a node that fetches weights may be serving.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+CHUNK = 256 << 10
+Read = Callable[[int, int], int]
+"""Reads bytes [start, end) and returns how many came."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--s3", help="path of versitygw; without it nginx is asked")
+    parser.add_argument("--mib", type=int, default=1024, help="size of the object")
+    parser.add_argument("--range-mib", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        root = Path(directory)
+        (root / "weights").mkdir()
+        with (root / "weights" / "model").open("wb") as file:
+            for _ in range(arguments.mib):
+                file.write(b"w" * MIB)
+        serving = versitygw(arguments.s3, root) if arguments.s3 else nginx(root)
+        with serving as port:
+            clients = s3_clients(port) if arguments.s3 else http_clients(port)
+            measure(
+                clients, arguments.mib * MIB, arguments.range_mib * MIB, arguments.threads, arguments.rounds
+            )
+
+
+def measure(clients: dict[str, Read], size: int, step: int, threads: int, rounds: int) -> None:
+    ranges = [(start, min(start + step, size)) for start in range(0, size, step)]
+    figures: dict[str, list[tuple[float, float]]] = {name: [] for name in clients}
+    for turn in range(rounds + 1):
+        for name, read in clients.items():
+            with ThreadPoolExecutor(threads) as pool:
+                before, began = _processor_s(), time.perf_counter()
+                count = sum(pool.map(lambda pair, read=read: read(*pair), ranges))
+                wall, used = time.perf_counter() - began, _processor_s() - before
+            assert count == size, (name, count)
+            if turn:  # the first one connects and loads
+                figures[name].append((size / 1e9 / used, size / 1e9 / wall))
+    print(f"{size / MIB:.0f} MiB in ranges of {step // MIB} MiB, {threads} threads, median of {rounds}")
+    print("| client | GB per processor second | GB/s |\n|---|---|---|")
+    for name, pairs in figures.items():
+        efficiency, rate = (statistics.median(column) for column in zip(*pairs, strict=True))
+        print(f"| {name} | {efficiency:.2f} | {rate:.2f} |")
+
+
+def s3_clients(port: int) -> dict[str, Read]:
+    import boto3
+    import obstore
+    from botocore.config import Config
+    from obstore.store import S3Store
+
+    endpoint = f"http://127.0.0.1:{port}"
+    keys = {"aws_access_key_id": "access", "aws_secret_access_key": "secret"}
+    config = Config(max_pool_connections=64, retries={"total_max_attempts": 1})
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=config, **keys)
+    etag = client.head_object(Bucket="weights", Key="model")["ETag"]
+    asked = {"Bucket": "weights", "Key": "model", "IfMatch": etag}
+    store = S3Store(
+        "weights",
+        endpoint=endpoint,
+        region="us-east-1",
+        access_key_id="access",
+        secret_access_key="secret",
+        client_options={"allow_http": True},
+    )
+
+    def boto3_body(start: int, end: int) -> int:
+        body = client.get_object(Range=f"bytes={start}-{end - 1}", **asked)["Body"]
+        return sum(len(chunk) for chunk in body.iter_chunks(CHUNK))
+
+    def obstore_stream(start: int, end: int) -> int:
+        options: Any = {"range": (start, end), "if_match": etag}
+        return sum(len(chunk) for chunk in obstore.get(store, "model", options=options).stream(CHUNK))
+
+    def obstore_range(start: int, end: int) -> int:
+        return len(obstore.get_range(store, "model", start=start, end=end))
+
+    pool = urllib3_pool()
+
+    def presigned(start: int, end: int) -> int:
+        url = client.generate_presigned_url(
+            "get_object", Params={**asked, "Range": f"bytes={start}-{end - 1}"}, ExpiresIn=60
+        )
+        headers = {"If-Match": etag, "Range": f"bytes={start}-{end - 1}"}
+        return _drain_urllib3(pool.request("GET", url, headers=headers, preload_content=False))
+
+    return {
+        "boto3 (get_object, urllib3)": boto3_body,
+        "boto3[crt] (awscrt's S3 client)": _crt(port),
+        "obstore, stream": obstore_stream,
+        "obstore, get_range": obstore_range,
+        "urllib3 with URLs signed by botocore": presigned,
+    }
+
+
+def _crt(port: int) -> Read:
+    from awscrt import auth, http, io, s3
+
+    group = io.EventLoopGroup(2)
+    bootstrap = io.ClientBootstrap(group, io.DefaultHostResolver(group))
+    provider = auth.AwsCredentialsProvider.new_static("access", "secret")
+    config = s3.create_default_s3_signing_config(region="us-east-1", credential_provider=provider)
+    client = s3.S3Client(
+        bootstrap=bootstrap,
+        region="us-east-1",
+        signing_config=config,
+        tls_mode=s3.S3RequestTlsMode.DISABLED,
+        part_size=8 * MIB,
+        throughput_target_gbps=20,
+    )
+
+    def read(start: int, end: int) -> int:
+        count = 0
+
+        def body(chunk: Any, offset: int, **_: Any) -> None:
+            nonlocal count
+            count += len(chunk)
+
+        headers = http.HttpHeaders([("host", f"127.0.0.1:{port}"), ("Range", f"bytes={start}-{end - 1}")])
+        request = http.HttpRequest("GET", "/weights/model", headers)
+        made = client.make_request(
+            type=s3.S3RequestType.GET_OBJECT,
+            request=request,
+            on_body=body,
+            endpoint=f"http://127.0.0.1:{port}",
+        )
+        made.finished_future.result(60)
+        return count
+
+    return read
+
+
+def http_clients(port: int) -> dict[str, Read]:
+    import http.client
+    import threading
+
+    import httpx
+    import obstore
+    import requests
+    from obstore.store import HTTPStore
+
+    url = f"http://127.0.0.1:{port}/weights/model"
+    pool = urllib3_pool()
+    session = requests.Session()
+    session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=64))
+    client = httpx.Client(limits=httpx.Limits(max_connections=64))
+    store = HTTPStore(f"http://127.0.0.1:{port}", client_options={"allow_http": True})
+    local = threading.local()
+
+    def ranged(start: int, end: int) -> dict[str, str]:
+        return {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+
+    def by_urllib3(start: int, end: int) -> int:
+        return _drain_urllib3(pool.request("GET", url, headers=ranged(start, end), preload_content=False))
+
+    def by_urllib3_read1(start: int, end: int) -> int:
+        response = pool.request("GET", url, headers=ranged(start, end), preload_content=False)
+        count = 0
+        while data := response.read1(CHUNK, decode_content=False):
+            count += len(data)
+        response.release_conn()
+        return count
+
+    def by_httpx(start: int, end: int) -> int:
+        with client.stream("GET", url, headers=ranged(start, end)) as response:
+            return sum(len(chunk) for chunk in response.iter_raw())
+
+    def by_requests(start: int, end: int) -> int:
+        with session.get(url, headers=ranged(start, end), stream=True) as response:
+            return sum(len(chunk) for chunk in response.iter_content(CHUNK))
+
+    def by_obstore(start: int, end: int) -> int:
+        options: Any = {"range": (start, end)}
+        return sum(len(chunk) for chunk in obstore.get(store, "weights/model", options=options).stream(CHUNK))
+
+    def by_http_client(start: int, end: int) -> int:
+        connection = getattr(local, "connection", None)
+        if connection is None:
+            connection = local.connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection.request("GET", "/weights/model", headers=ranged(start, end))
+        response = connection.getresponse()
+        view, count = memoryview(bytearray(CHUNK)), 0
+        while got := response.readinto(view):
+            count += got
+        return count
+
+    return {
+        "urllib3, read": by_urllib3,
+        "urllib3, read1": by_urllib3_read1,
+        "httpx": by_httpx,
+        "requests": by_requests,
+        "obstore, stream": by_obstore,
+        "http.client, readinto (the floor)": by_http_client,
+    }
+
+
+def urllib3_pool() -> Any:
+    import urllib3
+
+    return urllib3.PoolManager(maxsize=64, retries=False)
+
+
+def _drain_urllib3(response: Any) -> int:
+    assert response.status == 206, response.status
+    count = sum(len(chunk) for chunk in response.stream(CHUNK, decode_content=False))
+    response.release_conn()
+    return count
+
+
+@contextmanager
+def versitygw(binary: str, root: Path) -> Iterator[int]:
+    port = _free_port()
+    command = [binary, "--access", "access", "--secret", "secret", "--port", f"127.0.0.1:{port}", "--quiet"]
+    command += ["--keep-alive", "posix", "--sidecar", str(root / "meta"), str(root)]
+    (root / "meta").mkdir()
+    with _running(command, port):
+        yield port
+
+
+@contextmanager
+def nginx(root: Path) -> Iterator[int]:
+    port = _free_port()
+    (root / "nginx.conf").write_text(
+        f"daemon off; pid {root}/pid; error_log {root}/error; worker_processes 1; user root;"
+        "events {} http { access_log off; sendfile on; keepalive_requests 100000;"
+        f"server {{ listen 127.0.0.1:{port}; root {root}; }} }}"
+    )
+    binary = shutil.which("nginx") or "/usr/sbin/nginx"
+    with _running([binary, "-e", str(root / "error"), "-c", str(root / "nginx.conf")], port):
+        yield port
+
+
+@contextmanager
+def _running(command: list[str], port: int) -> Iterator[None]:
+    process = subprocess.Popen(command)
+    try:
+        for _ in range(200):
+            try:
+                socket.create_connection(("127.0.0.1", port), 0.1).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _processor_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    main()
