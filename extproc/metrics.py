@@ -61,7 +61,7 @@ class PoolState(NamedTuple):
 class PoolMetrics:
     """The counters of one pool, bound to its labels."""
 
-    __slots__ = ("_first", "_reasons", "_retry", "_took", "_unknown")
+    __slots__ = ("_first", "_late", "_reasons", "_retry", "_took", "_unknown")
 
     def __init__(
         self, reasons: Callable[[str], Tally], served: Callable[[str], Tally], took: Durations
@@ -71,6 +71,7 @@ class PoolMetrics:
             self._reasons[word] = reasons(word)
         self._first = served("first_choice")
         self._retry = served("retry")
+        self._late = served("late")
         self._unknown = served("none")
         self._took = took
 
@@ -89,6 +90,10 @@ class PoolMetrics:
     def served_retry(self) -> None:
         """The response came from another endpoint than the first choice."""
         self._retry.inc()
+
+    def served_late(self) -> None:
+        """The response came from another endpoint, and the pin may have come after Envoy had chosen."""
+        self._late.inc()
 
     def served_unknown(self) -> None:
         """A response began and the gateway did not say who served it, or none did."""
@@ -223,7 +228,8 @@ class Metrics:
         )
         self._served = Tallies(
             "extproc_served",
-            "Responses begun, by who served: the first_choice, a retry elsewhere, or none (not said).",
+            "Responses begun, by who served: the first_choice, a retry elsewhere, another since the pin may have"
+            " come too late (late), or none (not said).",
             ["pool", "outcome"],
             registry,
         )

@@ -66,9 +66,9 @@ class Pick:
         self._answered = False
         self._clock = clock
 
-    def answered(self, served: str, status: int) -> None:
-        """Moves the in-flight count to the endpoint that served, and tells the pool who did and who did
-        not."""
+    def answered(self, served: str, status: int, in_time: bool = True) -> None:
+        """Moves the in-flight count to the endpoint that served, and tells the pool who did, and who did not
+        though it was named `in_time`."""
         target, first, now = self._target, self._first, self._clock()
         self._answered = True
         if served != first:
@@ -82,9 +82,12 @@ class Pick:
             if status != 503:
                 target.pool.served(first, now)
             return
-        target.metrics.served_retry()
         self._request.move(served, now)
-        target.pool.missed(first, now, self._request.taken_at)
+        if in_time:
+            target.metrics.served_retry()
+            target.pool.missed(first, now, self._request.taken_at)
+        else:
+            target.metrics.served_late()
         target.pool.served(served, now)
 
     def release(self) -> None:

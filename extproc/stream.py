@@ -94,8 +94,11 @@ class Pinned(Protocol):
     destination: str
     """`ip:port[,ip:port...]`: the first choice, then where to retry."""
 
-    def answered(self, served: str, status: int) -> None:
-        """The response has begun: `served` is the endpoint's address or empty, `status` the HTTP status."""
+    def answered(self, served: str, status: int, in_time: bool) -> None:
+        """The response has begun: `served` is the endpoint's address or empty, `status` the HTTP status.
+        Not `in_time`: Envoy may have chosen before the pin came, so that another endpoint served is no fault
+        of the one that the pin named.
+        """
 
     def release(self) -> None:
         """The request is over. Called exactly once."""
@@ -264,8 +267,8 @@ class Exchange:
         """the pick, keyed by this body"""
         self._origin = event.origin
         mode = self._protocol.request_body
-        # With headers skipped only the buffering of a body stops Envoy from choosing an endpoint.
-        self._holds = mode in _BUFFERED
+        # Nothing stops Envoy from choosing an endpoint first, unless its buffer filter follows: not to be told.
+        self._holds = False
         if mode is not BodyMode.FULL_DUPLEX_STREAMED:
             return self._decide(RequestBody, event.body, event.end_of_stream)
         refused = self._pick(event.body, event.end_of_stream)
@@ -373,11 +376,7 @@ class Exchange:
         self._response_ended = event.end_of_stream
         pinned = self._pinned
         if pinned is not None:
-            served = event.served
-            if not self._holds and served != pinned.destination.partition(",")[0]:
-                # The pin may just have come too late, which is no fault of the endpoint that it named.
-                served = ""
-            pinned.answered(served, event.status)
+            pinned.answered(event.served, event.status, self._holds)
         if event.status == _SWITCHING_PROTOCOLS:
             return self._upgraded()
         return (messages.neutral(ResponseHeaders, self._wanted_of_response()),)

@@ -101,6 +101,18 @@ def test_the_count_moves_to_the_endpoint_that_served_and_the_first_choice_is_in_
     assert first(router.pin(chat("hello"))) == home
 
 
+def test_where_the_pin_may_have_come_too_late_the_count_moves_and_nobody_is_in_doubt() -> None:
+    router = Router(ONE_POOL)
+    pick = router.pin(chat("hello"))
+    home, other = pick.destination.split(",")[:2]
+    pick.answered(other, 200, in_time=False)
+    assert router.in_flight()["llama"][home] == 0
+    assert router.in_flight()["llama"][other] == 1
+    assert not next(router.pools.states()).suspects
+    assert router.count("extproc_served_total", pool="llama", outcome="late") == 1
+    assert router.count("extproc_served_total", pool="llama", outcome="retry") == 0
+
+
 def test_the_endpoint_that_served_is_known_however_it_is_spelt() -> None:
     router = Router('pools: [{name: a, endpoints: {static: ["[2001:db8::1]:80"]}}]')
     pick = router.pin(b"")

@@ -27,11 +27,11 @@ BYTES = bytes(range(251)) * 800
 @dataclass
 class Pin:
     destination: str = PIN
-    served: list[tuple[str, int]] = field(default_factory=list)
+    served: list[tuple[str, int, bool]] = field(default_factory=list)
     released: int = 0
 
-    def answered(self, served: str, status: int) -> None:
-        self.served.append((served, status))
+    def answered(self, served: str, status: int, in_time: bool) -> None:
+        self.served.append((served, status, in_time))
 
     def release(self) -> None:
         self.released += 1

@@ -29,7 +29,6 @@ if the home had it with probability `AT_HOME`.
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -41,6 +40,7 @@ from numpy.typing import NDArray
 from extproc.pool.backlog import REQUEST_TOKENS
 from extproc.pool.snapshot import Snapshot
 from extproc.prefix import BlockKeys
+from extproc.routing.latest import Latest
 from extproc.routing.pick import EMPTY, RETRIES, SHED, Foreseen, Pick, Reason
 from extproc.routing.rendezvous import best, weights
 from extproc.routing.sent import TOKEN_BYTES, Match, Sent
@@ -58,8 +58,6 @@ NOT_YET = 1000.0
 """Times that a growth counts at a new endpoint whose share does not hold the prompt yet."""
 ABOUT_EQUAL = 1.05
 """Growths that differ by no more are equal, and HRW order decides."""
-REMEMBERED_PICKS = 2_000
-"""Last prompts that are kept whole, for a replica that starts: 5 MB with prompts of 8 KB."""
 
 _NO_SLOTS = np.zeros(0, dtype=np.intp)
 _UNIT_BELOW = 2.0**-64 * (1 - 2**-50)
@@ -117,9 +115,7 @@ class PrefixAware:
         self._sent: Sent = before._sent if before else Sent()
         self._members: tuple[str, ...] = before._members if before else ()
         self._aligned: tuple[tuple[str, ...], NDArray[np.intp]] = ((), _NO_SLOTS)
-        self._latest: deque[tuple[BlockKeys, str]] = (
-            before._latest if before else deque(maxlen=REMEMBERED_PICKS)
-        )
+        self._latest: Latest = before._latest if before else Latest()
 
     def pick(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Pick:
         """As in `Strategy`. Unless nobody can take the request, it is remembered as sent there."""
@@ -231,13 +227,13 @@ class PrefixAware:
 
     def known(self, limit: int) -> Iterator[tuple[list[int], list[int], str]]:
         """The last prompts that were sent somewhere, the latest first: keys, ends and address."""
-        for keys, address in islice(reversed(self._latest), limit):
+        for keys, address in islice(self._latest, limit):
             if address in self._sent.slots:
                 yield keys.keys, keys.ends, address
 
     def _remember(self, keys: BlockKeys, match: Match, address: str) -> None:
         self._sent.add(keys.keys, match.entries, address)
-        self._latest.append((keys, address))
+        self._latest.add(keys, address)
 
     def _slots_of(self, endpoints: Snapshot) -> NDArray[np.intp]:
         members = endpoints.addresses if endpoints.members is None else endpoints.members

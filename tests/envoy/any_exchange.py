@@ -284,7 +284,7 @@ class AnyStack:
         return {key: value - before.get(key, 0) for key, value in now.items() if value != before.get(key, 0)}
 
     async def served(self) -> dict[str, float]:
-        """Responses by who served: first_choice, retry, none."""
+        """Responses by who served: first_choice, retry, late, none."""
         return {
             outcome: value for (outcome, _), value in (await self.counted("extproc_served_total")).items()
         }

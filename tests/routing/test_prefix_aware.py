@@ -17,7 +17,8 @@ from extproc.pool.reports import EngineReport
 from extproc.pool.snapshot import Queues, Snapshot
 from extproc.prefix import BlockKeys
 from extproc.routing import Strategy, build
-from extproc.routing.prefix_aware import REMEMBERED_PICKS, PrefixAware
+from extproc.routing.latest import REMEMBERED_KEYS, REMEMBERED_PICKS
+from extproc.routing.prefix_aware import PrefixAware
 from extproc.routing.sent import POPULAR_AT_LEAST, TOKEN_BYTES
 from tests.routing.traffic import Router, addresses, chat, snapshot, text
 
@@ -403,6 +404,12 @@ class TestWhatIsLearnt:
         for number in range(REMEMBERED_PICKS + 10):
             router.pick(BlockKeys([number + 1], [64]))
         assert len(list(router.strategy.known(10**6))) == REMEMBERED_PICKS
+        for number in range(200):
+            path = list(range(10_000 * (number + 1), 10_000 * (number + 1) + 1024))
+            router.pick(BlockKeys(path, [64 * (at + 1) for at in range(1024)]))
+        told = list(router.strategy.known(10**6))
+        assert told[0][0][0] == 10_000 * 200
+        assert REMEMBERED_KEYS - 1024 < sum(len(keys) for keys, _, _ in told) <= REMEMBERED_KEYS
 
 
 class TestOtherReplicas:
