@@ -2,7 +2,8 @@
 
 GET / says what this is; POST /explain takes a request's body and answers what would become of it, as JSON in
 the form of `extproc.explanation.Explanation`. Parameters: `path` (the request's), `pool` (its name),
-`incomplete=1` (the body was cut), `show_text=1`. Its `Content-Encoding` is that of the request explained.
+`route` (name of the gateway's), `subset` (endpoints, separated by commas), `incomplete=1` (the body was cut),
+`show_text=1`. Its `Content-Encoding` is that of the request explained.
 
 It runs in the event loop, so that it sees what a pick sees; nothing that is asked changes anything. Bodies
 are read one at a time.
@@ -34,9 +35,10 @@ STOP_SECONDS = 0.5
 
 _GREETING = (
     f"extproc {__version__}: POST a request's body to /explain to see where it would go and why"
-    " (?path=, pool=, incomplete=1, show_text=1).\n"
+    " (?path=, pool=, route=, subset=,"
+    " incomplete=1, show_text=1).\n"
 )
-_PARAMETERS = ("path", "pool", "incomplete", "show_text")
+_PARAMETERS = ("path", "pool", "route", "subset", "incomplete", "show_text")
 _SWITCHES = {"": False, "0": False, "1": True}
 
 _log = structlog.get_logger(__name__)
@@ -96,6 +98,7 @@ class Admin:
                 return _refused(408, f"the body did not come within {READ_SECONDS:g} seconds")
             except web.HTTPRequestEntityTooLarge:
                 return _refused(413, f"the body has more than {MAX_BODY_BYTES} bytes")
+            subset = request.query.get("subset")
             asked = Asked(
                 body,
                 request.query.get("path", ""),
@@ -103,6 +106,8 @@ class Admin:
                 request.headers.get("Content-Encoding", ""),
                 request.query.get("pool"),
                 show_text,
+                request.query.get("route"),
+                None if subset is None else tuple(subset.split(",")),
             )
             try:
                 explained = self._explain(asked)

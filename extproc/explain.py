@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from extproc import prompt as prompts
 from extproc import reasons
+from extproc.address import named_in
 from extproc.config import Match
 from extproc.explanation import Block, Endpoint, Explanation, Pool, Prompt, Scope, Segment
 from extproc.pool.pool import Pool as LivePool
@@ -68,6 +69,11 @@ class Target(Protocol):
         """Which requests it takes."""
         ...
 
+    @property
+    def honours_subset(self) -> bool:
+        """Whether endpoints that the gateway names are the only ones."""
+        ...
+
 
 class Asked(NamedTuple):
     """A request to explain."""
@@ -83,6 +89,10 @@ class Asked(NamedTuple):
     """The pool that takes it; None: the one that its model chooses."""
     show_text: bool = False
     """Show the text of the content."""
+    route: str | None = None
+    """Name of the gateway's route that brings it; None: any, as far as pools are concerned."""
+    subset: tuple[str, ...] | None = None
+    """Endpoints that the gateway names; None: all."""
 
 
 def explain(asked: Asked, targets: Sequence[Target], now: float, draw: random.Random) -> Explanation:
@@ -99,16 +109,20 @@ def explain(asked: Asked, targets: Sequence[Target], now: float, draw: random.Ra
     if not targets:
         keys = None if read is None else block_keys(read)
         return Explanation(len(asked.body), _prompt(read, keys, asked, None), None, (), tuple(notes))
-    target, how = _target(targets, asked.pool, "" if read is None else read.scope.model)
+    target, how = _target(targets, asked, "" if read is None else read.scope.model)
     notes += how
     strategy = target.strategy
     keys = None if read is None else block_keys(read, strategy.prefix_length)
-    if not target.pool.synced:
+    subset = asked.subset if target.honours_subset else None
+    if asked.subset is not None and subset is None:
+        notes.append(reasons.SUBSET_IGNORED)
+    if not target.pool.synced and subset is None:
         name, length = target.pool.name, strategy.prefix_length
         unknown = Pool(name, strategy.name, length, None, None, None, (), None, (), "unpinned")
         prompt = _prompt(read, keys, asked, None)
         return Explanation(len(asked.body), prompt, unknown, reasons.why(unknown, None), tuple(notes))
-    endpoints = target.pool.snapshot(now)
+    only = None if subset is None else named_in(subset, target.pool.addresses)
+    endpoints = target.pool.snapshot(now, only)
     foreseen = strategy.foresee(keys if strategy.wants_keys else None, endpoints, draw)
     notes += _notes(foreseen, endpoints)
     pool = _pool(target, foreseen, endpoints)
@@ -122,23 +136,35 @@ def explain(asked: Asked, targets: Sequence[Target], now: float, draw: random.Ra
     )
 
 
-def _target(targets: Sequence[Target], name: str | None, model: str) -> tuple[Target, list[str]]:
-    """The pool asked for; else the one that the model chooses if the gateway allows all, and a note of it."""
+def _target(targets: Sequence[Target], asked: Asked, model: str) -> tuple[Target, list[str]]:
+    """The pool asked for; else the one that the model chooses among those of the route, and a note of it if
+    the route is not known."""
     names = ", ".join(target.pool.name for target in targets)
-    if name is not None:
+    if asked.pool is not None:
         for target in targets:
-            if target.pool.name == name:
+            if target.pool.name == asked.pool:
                 return target, []
-        raise ExplainError(f"pool {name!r} is unknown; there are: {names}")
-    if len(targets) == 1:
+        raise ExplainError(f"pool {asked.pool!r} is unknown; there are: {names}")
+    if asked.route is not None:
+        targets = [target for target in targets if _takes(target.match, asked.route)]
+        if not targets:
+            raise ExplainError(f"no pool takes requests of route {asked.route!r}; there are: {names}")
+        names = ", ".join(target.pool.name for target in targets)
+    elif len(targets) == 1:
         return targets[0], []
     of_model = [target for target in targets if model and _lists(target.match, model)]
     takes_any = [target for target in targets if target.match is None or not target.match.models]
     candidates = of_model or takes_any
+    if asked.route is not None and candidates:
+        return candidates[0], []
     if len(candidates) != 1:
         said = "several pools could take this request" if candidates else "no pool lists this request's model"
         raise ExplainError(f"{said}: say which; there are: {names}")
     return candidates[0], [reasons.chosen_by_model(candidates[0].pool.name)]
+
+
+def _takes(match: Match | None, route: str) -> bool:
+    return match is None or match.route is None or fnmatchcase(route, match.route)
 
 
 def _lists(match: Match | None, model: str) -> bool:

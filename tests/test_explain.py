@@ -40,6 +40,7 @@ class Target(NamedTuple):
     pool: LivePool
     strategy: Strategy
     match: Match | None = None
+    honours_subset: bool = True
 
 
 class Router:
@@ -384,6 +385,46 @@ class TestWhichPool:
             self.name(self.targets(a=Match(route="x"), b=Match(route="*")))
         with pytest.raises(ExplainError, match="no pool lists this request's model"):
             self.name(self.targets(a=Match(route="*", models=("x",)), b=Match(route="*", models=("y",))))
+
+    def test_with_a_route_the_first_that_takes_it_and_lists_the_model_as_for_a_request(self) -> None:
+        targets = self.targets(
+            a=Match(route="chat-*"),
+            b=Match(route="chat-*", models=("ll*",)),
+            c=Match(route="other", models=("ll*",)),
+        )
+
+        def name(route: str, model: str = "llama") -> str:
+            body = json.dumps({"model": model, "messages": []}).encode()
+            explained = explain(Asked(body, route=route), targets, 0.0, random.Random())
+            assert not explained.notes
+            return pool_of(explained).name
+
+        assert [name("chat-eu"), name("chat-eu", "qwen"), name("other")] == ["b", "a", "c"]
+        with pytest.raises(ExplainError, match=r"no pool takes requests of route 'x'; there are: a, b, c$"):
+            name("x")
+        with pytest.raises(ExplainError, match="no pool lists this request's model"):
+            name("other", "qwen")
+
+
+class TestEndpointsThatTheGatewayNames:
+    def test_are_the_only_ones(self) -> None:
+        router = Router()
+        asked = Asked(chat("x"), subset=(addresses(3)[1], "10.9.9.9:80"))
+        pool = pool_of(explain(asked, [router.target], router.now, random.Random()))
+        assert [one.address for one in pool.endpoints] == [addresses(3)[1]]
+        assert (pool.first, pool.retry) == (addresses(3)[1], ())
+
+    def test_if_they_are_none_the_request_is_refused(self) -> None:
+        router = Router()
+        explained = explain(Asked(chat("x"), subset=("10.9.9.9:80",)), [router.target], 0.0, random.Random())
+        assert pool_of(explained).reason == "empty"
+
+    def test_are_ignored_where_the_pool_says_so(self) -> None:
+        router = Router()
+        target = router.target._replace(honours_subset=False)
+        explained = explain(Asked(chat("x"), subset=("10.9.9.9:80",)), [target], 0.0, random.Random())
+        assert len(pool_of(explained).endpoints) == 3
+        assert "endpointSubset: false" in explained.notes[-1]
 
 
 class TestTheTextOfAPrompt:

@@ -133,6 +133,9 @@ class TestWithAConfiguration:
             f"- {{name: b, match: {{route: y}}, strategy: RANDOM, endpoints: {{file: not-there.yaml}}}}\n",
         )
         assert explained(BODY, "--config", path, "--pool", "a")["pool"]["name"] == "a"
+        by_route = explained(BODY, "--config", path, "--route", "x", "--subset", ENDPOINTS[1])
+        assert by_route["pool"]["name"] == "a"
+        assert [one["address"] for one in by_route["pool"]["endpoints"]] == [ENDPOINTS[1]]
         assert failed(run(BODY, "--config", path)).endswith("say which; there are: a, b")
         assert failed(run(BODY, "--config", path, "--pool", "c")) == ("pool 'c' is unknown; there are: a, b")
         assert failed(run(BODY, "--config", path, "--pool", "b")).startswith("pool b: ")
@@ -186,7 +189,8 @@ class TestWhatIsNoRequest:
 
     def test_options_that_make_no_sense_together_are_refused(self, file: Path) -> None:
         assert failed(run(BODY, "--config", file, "--url", "http://127.0.0.1:1")).startswith("--config and")
-        assert failed(run(BODY, "--pool", "a")).startswith("--pool needs --config")
+        for option in ("--pool", "--route", "--subset"):
+            assert failed(run(BODY, option, "a")).startswith(f"{option} needs --config")
 
 
 class TestARouterThatIsNotThere:

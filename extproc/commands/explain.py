@@ -47,6 +47,8 @@ class _NotExplainedError(click.ClickException):
 )
 @click.option("--url", help="Ask the router that runs there, at the address of its `admin` key.")
 @click.option("--pool", help="The pool that takes the request. [default: the one that its model leads to]")
+@click.option("--route", help="Name of the gateway's route that brings it. [default: any]")
+@click.option("--subset", help="The only endpoints, as the gateway names them: IP:PORT[,IP:PORT...].")
 @click.option("--path", default="", help="The request's path. [default: the API is told by the body's shape]")
 @click.option("--content-encoding", default="", help="How the body is compressed: gzip, deflate, br or zstd.")
 @click.option("--incomplete", is_flag=True, help="The body is the first part of a longer one.")
@@ -56,6 +58,8 @@ def command(
     file: Path | None,
     url: str | None,
     pool: str | None,
+    route: str | None,
+    subset: str | None,
     path: str,
     content_encoding: str,
     incomplete: bool,
@@ -72,9 +76,11 @@ def command(
     """
     if file is not None and url is not None:
         raise _NotExplainedError("--config and --url exclude each other: keep one")
-    if pool is not None and file is None and url is None:
-        raise _NotExplainedError("--pool needs --config, or --url of a running router")
-    asked = Asked(_standard_input(), path, not incomplete, content_encoding, pool, show_text)
+    for option, value in (("--pool", pool), ("--route", route), ("--subset", subset)):
+        if value is not None and file is None and url is None:
+            raise _NotExplainedError(f"{option} needs --config, or --url of a running router")
+    named = None if subset is None else tuple(subset.split(","))
+    asked = Asked(_standard_input(), path, not incomplete, content_encoding, pool, show_text, route, named)
     explained = _at_rest(file, asked) if url is None else _of_router(url, asked)
     if as_json:
         click.echo(orjson.dumps(explained, option=orjson.OPT_INDENT_2))
@@ -104,6 +110,7 @@ class _Target(NamedTuple):
     pool: Pool
     strategy: Strategy
     match: Match | None
+    honours_subset: bool
 
 
 def _at_rest(file: Path | None, asked: Asked) -> Explanation:
@@ -120,7 +127,7 @@ def _at_rest(file: Path | None, asked: Asked) -> Explanation:
             pool.set_endpoints(_endpoints(settings.endpoints))
         except ValueError as error:
             unknown[pool.name] = str(error)
-        targets.append(_Target(pool, strategy_of(settings), settings.match))
+        targets.append(_Target(pool, strategy_of(settings), settings.match, settings.endpoint_subset))
     try:
         explained = explain(asked, targets, time.monotonic(), random.Random())
     except ExplainError as error:
@@ -178,7 +185,12 @@ def _post(url: str, asked: Asked) -> tuple[int, bytes]:
         "incomplete": "" if asked.complete else "1",
         "show_text": "1" if asked.show_text else "",
     }
-    query = urlencode({name: value for name, value in named.items() if value})
+    given = {name: value for name, value in named.items() if value}
+    if asked.route is not None:
+        given["route"] = asked.route
+    if asked.subset is not None:
+        given["subset"] = ",".join(asked.subset)
+    query = urlencode(given)
     headers = {"Content-Encoding": asked.encoding} if asked.encoding else {}
     connection = http.client.HTTPConnection(host, port, timeout=URL_SECONDS)
     try:
