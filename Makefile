@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SECONDS ?= 60
+export KUBEBUILDER_ASSETS ?= $(HOME)/.cache/warmroute/kubebuilder
 
-.PHONY: help demo test soak fuzz lint fmt proto bench bench-routing lock clean
+.PHONY: help demo test test-apiserver soak fuzz lint fmt proto bench bench-routing lock clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -22,6 +23,10 @@ demo: $(STAMP)  ## Replay real traffic through a real Envoy under each strategy 
 
 test: $(STAMP)  ## Unit and property tests, then a real Envoy. Needs neither root nor Docker.
 	$(BIN)/pytest
+
+test-apiserver: $(STAMP)  ## Against a real kube-apiserver and etcd, which Go builds if they are not there.
+	$(BIN)/python -m tests.apiserver.build $(KUBEBUILDER_ASSETS)
+	$(BIN)/pytest tests/apiserver
 
 soak: $(STAMP)  ## The faults and exchanges of the tests, thousands of times. Takes half an hour.
 	$(BIN)/pytest -m soak -s tests/soak

@@ -1,7 +1,7 @@
 """Builds kube-apiserver and etcd from the Go module proxy: `python -m tests.apiserver.build DIRECTORY`.
 
-For machines that can reach no release download. Takes some minutes, and seconds the next time. The version is
-the one that the rest of the project is tested with.
+For machines that can reach no release download. Takes some minutes; nothing is built that is there in the right
+version. The versions are those that the rest of the project is tested with.
 """
 
 from __future__ import annotations
@@ -22,8 +22,17 @@ def main(target: Path) -> None:
     """Leave both binaries in `target`. Raises CalledProcessError if Go says no; its output tells why."""
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
-        _apiserver(Path(directory, "apiserver"), target.absolute())
-        _etcd(Path(directory, "etcd"), target.absolute())
+        if not _is_there(target / "kube-apiserver", f"v{KUBERNETES}"):
+            _apiserver(Path(directory, "apiserver"), target.absolute())
+        if not _is_there(target / "etcd", ETCD.removeprefix("v")):
+            _etcd(Path(directory, "etcd"), target.absolute())
+
+
+def _is_there(binary: Path, version: str) -> bool:
+    if not binary.exists():
+        return False
+    said = subprocess.run([binary, "--version"], check=False, text=True, stdout=subprocess.PIPE).stdout
+    return version in said.split("\n", 1)[0].split()
 
 
 def _apiserver(module: Path, target: Path) -> None:
