@@ -173,13 +173,13 @@ class TestPrefixAware:
     def test_one_whose_home_has_a_long_queue_leaves_it(self) -> None:
         router = Router()
         home = router.send(chat(made_up("one", 4000)))
-        router.load(home, 12, 1000)
+        router.load(home, 20, 1000)
         explained = router.explain(chat(made_up("one", 4000)))
         pool = pool_of(explained)
         assert pool.reason == "spill"
         assert pool.first != home
         assert explained.why == (
-            f"{home} was sent all of the prompt's 1,000 tokens before, but 16,328 tokens wait there and 13"
+            f"{home} was sent all of the prompt's 1,000 tokens before, but 26,376 tokens wait there and 21"
             f" requests are in flight. That costs more than computing the prompt anew on {pool.first}.",
         )
         growth = {one.address: one.growth for one in pool.endpoints}

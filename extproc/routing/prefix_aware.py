@@ -45,7 +45,7 @@ from extproc.routing.pick import EMPTY, RETRIES, SHED, Foreseen, Pick, Reason
 from extproc.routing.rendezvous import best, weights
 from extproc.routing.sent import TOKEN_BYTES, Match, Sent
 
-YET_TO_COME = 2.0
+YET_TO_COME = 3.0
 """Typical requests by which each queue is taken to be longer than it is."""
 POPULAR_PRICE = 0.03
 """Part of its tokens at which a popular block counts where it is missing: once computed there, it is there
