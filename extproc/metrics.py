@@ -228,8 +228,8 @@ class Metrics:
         )
         self._served = Tallies(
             "extproc_served",
-            "Responses begun, by who served: the first_choice, a retry elsewhere, another since the pin may have"
-            " come too late (late), or none (not said).",
+            "Responses begun, by who served: the first_choice, a retry elsewhere, late (another endpoint, and"
+            " the pin may have come too late), or none (not said).",
             ["pool", "outcome"],
             registry,
         )

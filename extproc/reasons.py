@@ -16,14 +16,17 @@ AT_REST = (
     "No router was asked: nothing is in flight here and nothing is remembered, as in a router that has just"
     " started. --url asks one that runs."
 )
-SUBSET_IGNORED = "The pool ignores endpoints that the gateway names (`endpointSubset: false`): all of its own are considered."
+SUBSET_IGNORED = (
+    "The pool ignores what endpoints the gateway names (`endpointSubset: false`): all of its own are"
+    " considered."
+)
 
 
 def chosen_by_model(name: str) -> str:
     """The pool was not named."""
     return (
-        f"Pool {name} is the one that the model leads to, if the gateway's part of `match` allows it; --route or"
-        " --pool says more."
+        f"Pool {name} is the one that the model leads to, if the gateway's part of `match` allows it; --route"
+        " or --pool says more."
     )
 
 

@@ -128,7 +128,7 @@ async def run(
         credentials = None if certificates is None else certificates.server_credentials()
         shared = None if replica is None else await replica.start()
         asked = None if admin is None or config.admin is None else await admin.start(config.admin)
-        # Modules and settings stay: looking through them for garbage would hold requests up by 50 ms each time.
+        # Modules and settings stay: to look through them for garbage would hold requests up by 50 ms.
         gc.collect()
         gc.freeze()
         listen, *health = await server.start(config.listen, config.health, credentials)

@@ -267,7 +267,7 @@ class Exchange:
         """the pick, keyed by this body"""
         self._origin = event.origin
         mode = self._protocol.request_body
-        # Nothing stops Envoy from choosing an endpoint first, unless its buffer filter follows: not to be told.
+        # Nothing stops Envoy from choosing an endpoint first, unless its buffer filter follows.
         self._holds = False
         if mode is not BodyMode.FULL_DUPLEX_STREAMED:
             return self._decide(RequestBody, event.body, event.end_of_stream)

@@ -127,7 +127,10 @@ async def test_parameters_say_what_came_with_the_body() -> None:
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"pol": "a"}, "unknown parameter 'pol'; there are: path, pool, route, subset, incomplete, show_text"),
+        (
+            {"pol": "a"},
+            "unknown parameter 'pol'; there are: path, pool, route, subset, incomplete, show_text",
+        ),
         ({"show_text": "yes"}, "incomplete and show_text are 1 or 0"),
     ],
 )

@@ -40,13 +40,13 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         root = Path(directory)
-        (root / "weights").mkdir()
-        with (root / "weights" / "model").open("wb") as file:
+        (root / "data" / "weights").mkdir(parents=True)
+        with (root / "data" / "weights" / "model").open("wb") as file:
             for _ in range(arguments.mib):
                 file.write(b"w" * MIB)
         serving = versitygw(arguments.s3, root) if arguments.s3 else nginx(root)
         with serving as port:
-            clients = s3_clients(port) if arguments.s3 else http_clients(port)
+            clients = s3_clients(port, root) if arguments.s3 else http_clients(port)
             measure(
                 clients, arguments.mib * MIB, arguments.range_mib * MIB, arguments.threads, arguments.rounds
             )
@@ -71,7 +71,7 @@ def measure(clients: dict[str, Read], size: int, step: int, threads: int, rounds
         print(f"| {name} | {efficiency:.2f} | {rate:.2f} |")
 
 
-def s3_clients(port: int) -> dict[str, Read]:
+def s3_clients(port: int, root: Path) -> dict[str, Read]:
     import boto3
     import obstore
     from botocore.config import Config
@@ -81,6 +81,7 @@ def s3_clients(port: int) -> dict[str, Read]:
     keys = {"aws_access_key_id": "access", "aws_secret_access_key": "secret"}
     config = Config(max_pool_connections=64, retries={"total_max_attempts": 1})
     client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=config, **keys)
+    client.upload_file(str(root / "data" / "weights" / "model"), "weights", "model")  # which gives it an ETag
     etag = client.head_object(Bucket="weights", Key="model")["ETag"]
     asked = {"Bucket": "weights", "Key": "model", "IfMatch": etag}
     store = S3Store(
@@ -239,7 +240,7 @@ def _drain_urllib3(response: Any) -> int:
 def versitygw(binary: str, root: Path) -> Iterator[int]:
     port = _free_port()
     command = [binary, "--access", "access", "--secret", "secret", "--port", f"127.0.0.1:{port}", "--quiet"]
-    command += ["--keep-alive", "posix", "--sidecar", str(root / "meta"), str(root)]
+    command += ["--keep-alive", "posix", "--sidecar", str(root / "meta"), str(root / "data")]
     (root / "meta").mkdir()
     with _running(command, port):
         yield port
@@ -251,7 +252,7 @@ def nginx(root: Path) -> Iterator[int]:
     (root / "nginx.conf").write_text(
         f"daemon off; pid {root}/pid; error_log {root}/error; worker_processes 1; user root;"
         "events {} http { access_log off; sendfile on; keepalive_requests 100000;"
-        f"server {{ listen 127.0.0.1:{port}; root {root}; }} }}"
+        f"server {{ listen 127.0.0.1:{port}; root {root}/data; }} }}"
     )
     binary = shutil.which("nginx") or "/usr/sbin/nginx"
     with _running([binary, "-e", str(root / "error"), "-c", str(root / "nginx.conf")], port):
