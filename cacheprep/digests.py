@@ -39,10 +39,10 @@ def hasher(digest: Digest, size: int) -> Hasher:
 def _plain(kind: str) -> Callable[[], Hasher]:
     if kind == "sha256":
         return hashlib.sha256
-    if kind in ("crc64nvme", "crc32c"):
+    if kind in ("crc64nvme", "crc32c", "crc32"):
         from awscrt import checksums
 
-        function = checksums.crc64nvme if kind == "crc64nvme" else checksums.crc32c
+        function = getattr(checksums, kind)
         return lambda: _Crc(function, 8 if kind == "crc64nvme" else 4)
     raise ValueError(f"digest algorithm {kind!r} is not known here")
 

@@ -1,4 +1,4 @@
-# CHANGED: Failure.retry_after_s, what a source's Retry-After says; set by sources, for the back-off of retries.
+# CHANGED: Failure.retry_after_s, what a source's Retry-After says; set by sources, for retries.
 """Why a cache is not there: the reasons, which are also the exit codes of the `cacheprep` command."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Reason(StrEnum):
     """Stopped by a signal, or by whoever asked."""
 
 
-class Failure(Exception):
+class Failure(Exception):  # noqa: N818 - the field says failure reason
     """What a request ends with when it does not succeed; `message` names field, value and remedy.
 
     `retry_after_s` is how many seconds the source asked to be left alone (HTTP's Retry-After), None if it

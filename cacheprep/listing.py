@@ -1,7 +1,7 @@
 """What a source holds, fixed at one moment: names, sizes, digests and versions. Pure: no IO.
 
 A listing is made once, by `Source.resolve`, and every node then fetches exactly it. It can be saved as JSON
-and read elsewhere, so what is read is hostile: every rule is checked when a `Listing` is made, whoever makes it.
+and read elsewhere, so what is read is hostile: every rule is checked when a `Listing` is made, by whomever.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MAX_TEXT_BYTES = 4096
 """Of a source's URL, a revision or a version."""
 
 _FORMAT = 1
-_DIGEST_BYTES = {"sha256": 32, "git-blob-sha1": 20, "crc64nvme": 8, "crc32c": 4}
-_IN_PARTS = re.compile(r"(sha256|crc32c):([1-9][0-9]{0,14})")
+_DIGEST_BYTES = {"sha256": 32, "git-blob-sha1": 20, "crc64nvme": 8, "crc32c": 4, "crc32": 4}
+_IN_PARTS = re.compile(r"(sha256|crc32c|crc32):([1-9][0-9]{0,14})")
 _HEX = re.compile(r"[0-9a-f]+")
 _BIDI = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -41,9 +41,9 @@ class Digest(NamedTuple):
 
     - `sha256`: of the file's bytes;
     - `git-blob-sha1`: of `blob SIZE\\0` and the file's bytes, git's object id of a small file;
-    - `crc64nvme`, `crc32c`: as S3 computes them over the whole object, big-endian;
-    - `sha256:PART`, `crc32c:PART`: of the concatenated raw digests of each PART bytes, S3's composite
-      checksums.
+    - `crc64nvme`, `crc32c`, `crc32`: as S3 computes them over the whole object, big-endian;
+    - `sha256:PART`, `crc32c:PART`, `crc32:PART`: of the concatenated raw digests of each PART bytes, S3's
+      composite checksums.
 
     `cacheprep.digests.hasher` computes each.
     """
@@ -229,12 +229,13 @@ def fold(name: str) -> str:
 def _check_together(names: Sequence[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(fold(name), name)
-        if other is not name:
+        other = seen.get(fold(name))
+        if other is not None:
             how = "is there twice"
             if other != name:
                 how = f"and {other!a} differ only in case or Unicode form"
             raise _invalid(f"file name {name!a}: {how}; rename one at the source, or ignore one")
+        seen[fold(name)] = name
     for name in names:
         folded = fold(name)
         at = folded.find("/")

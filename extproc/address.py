@@ -109,6 +109,11 @@ def parse_endpoints(values: Iterable[object]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_endpoint(value) for value in values))
 
 
+def subset_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """What a gateway names, one by one: each text may hold several, separated by commas."""
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+
+
 @lru_cache(maxsize=1024)
 def named_in(subset: tuple[str, ...], endpoints: tuple[str, ...]) -> tuple[str, ...]:
     """Those of `endpoints` (canonical) that `subset` names by `ip:port`, or by `ip` for every port of it.

@@ -21,7 +21,7 @@ import structlog
 from aiohttp import web
 
 from extproc import __version__
-from extproc.address import Address
+from extproc.address import Address, subset_of
 from extproc.explain import MAX_BODY_BYTES, Asked, ExplainError
 from extproc.explanation import Explanation
 from extproc.listening import sockets_of
@@ -107,7 +107,7 @@ class Admin:
                 request.query.get("pool"),
                 show_text,
                 request.query.get("route"),
-                None if subset is None else tuple(subset.split(",")),
+                None if subset is None else subset_of([subset]),
             )
             try:
                 explained = self._explain(asked)

@@ -269,6 +269,17 @@ class Match(_Section):
             raise ValueError("must name a route, a metadata value or models")
         return self
 
+    def allows(self, route: str, hint: str) -> bool:
+        """The gateway's side: whether the pool may take requests of this route that come with this hint (gRPC
+        metadata `x-warmroute-pool`); either may be empty."""
+        if self.route is not None and not fnmatchcase(route, self.route):
+            return False
+        return self.metadata is None or self.metadata == hint
+
+    def lists(self, model: str) -> bool:
+        """Whether `models` names the body's model."""
+        return bool(model) and any(fnmatchcase(model, glob) for glob in self.models)
+
     def covers(self, later: Match) -> bool:
         """Whether a pool with this match leaves none of `later`'s requests to it.
 
@@ -321,7 +332,7 @@ class SlowStartConfig(_Section):
         ge=0,
         le=3600,
         allow_inf_nan=False,
-        description="The same of an endpoint on a node that was not prepared.",
+        description="The same of an endpoint that `file` says is cold: its node is not prepared.",
     )
     least_share: float = Field(
         default=0.1, gt=0, le=1, description="The share that it begins with; 1 is a whole one."
@@ -512,8 +523,8 @@ class PoolConfig(_Section):
         Allowed("auto or a whole number from 1024 to 65536"),
     ] = Field(
         default="auto",
-        description="Characters of message text (bytes of a raw body) that make the prefix. auto: as many as"
-        " it takes to tell the traffic's prefixes apart. Read by PREFIX_AWARE.",
+        description="Characters of message text (bytes of a raw body) that make the prefix. auto: the"
+        " whole prompt, weighed by what each endpoint was sent. Read by PREFIX_AWARE.",
     )
     concurrency_threshold: Whole = Field(
         default=256,
@@ -687,7 +698,9 @@ class Config(_Section):
     )
     log: LogConfig = Field(default_factory=LogConfig, description="What is logged, and how.")
     request_log: RequestLogConfig | None = Field(
-        None, description="Log every pick in hashes, for `extproc replay`. Absent: off."
+        None,
+        description="Log what was picked for each prompt that was understood, in hashes, for"
+        " `extproc replay`. Absent: off.",
     )
     drain_timeout: Annotated[
         Seconds, Allowed("a duration up to 1h: 10s, 500ms, 2m or a number of seconds")

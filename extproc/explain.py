@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -146,13 +145,15 @@ def _target(targets: Sequence[Target], asked: Asked, model: str) -> tuple[Target
                 return target, []
         raise ExplainError(f"pool {asked.pool!r} is unknown; there are: {names}")
     if asked.route is not None:
-        targets = [target for target in targets if _takes(target.match, asked.route)]
+        targets = [
+            target for target in targets if target.match is None or target.match.allows(asked.route, "")
+        ]
         if not targets:
             raise ExplainError(f"no pool takes requests of route {asked.route!r}; there are: {names}")
         names = ", ".join(target.pool.name for target in targets)
     elif len(targets) == 1:
         return targets[0], []
-    of_model = [target for target in targets if model and _lists(target.match, model)]
+    of_model = [target for target in targets if target.match is not None and target.match.lists(model)]
     takes_any = [target for target in targets if target.match is None or not target.match.models]
     candidates = of_model or takes_any
     if asked.route is not None and candidates:
@@ -161,14 +162,6 @@ def _target(targets: Sequence[Target], asked: Asked, model: str) -> tuple[Target
         said = "several pools could take this request" if candidates else "no pool lists this request's model"
         raise ExplainError(f"{said}: say which; there are: {names}")
     return candidates[0], [reasons.chosen_by_model(candidates[0].pool.name)]
-
-
-def _takes(match: Match | None, route: str) -> bool:
-    return match is None or match.route is None or fnmatchcase(route, match.route)
-
-
-def _lists(match: Match | None, model: str) -> bool:
-    return match is not None and any(fnmatchcase(model, glob) for glob in match.models)
 
 
 # --- The prompt ---

@@ -51,7 +51,7 @@ class Block:
     sent_to: int | None = None
     """Endpoints of the pool that were sent a prompt with it; None where that is not remembered."""
     shared: bool | None = None
-    """Whether most of the traffic begins with it; None where that is not remembered."""
+    """Whether many requests begin with it; None where that is not remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Pool:
     tokens: int | None
     """Of the prompt, as far as it was read; None where the strategy does not count them."""
     shared_tokens: int | None
-    """At the start of the prompt, with which most of the traffic begins."""
+    """At the start of the prompt, with which many requests begin."""
     endpoints: tuple[Endpoint, ...]
     """In the order of the pool."""
     first: str | None

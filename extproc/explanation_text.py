@@ -83,7 +83,7 @@ def _blocks(blocks: Sequence[Block]) -> str:
             f"{one.tokens:,}",
             str(one.segment),
             "" if one.sent_to is None else str(one.sent_to),
-            "shared by most" if one.shared else "",
+            "shared by many" if one.shared else "",
         )
         for number, one in enumerate(blocks, 1)
     ]
@@ -109,7 +109,7 @@ def _pool(pool: Pool) -> str:
         head += f", full at {pool.bound:.4g} requests in flight"
     if pool.tokens is not None:
         shared = f"first {pool.shared_tokens:,} are those" if pool.shared_tokens else "start is not that"
-        head += f"\nprompt   {pool.tokens:,} tokens; its {shared} of most requests"
+        head += f"\nprompt   {pool.tokens:,} tokens; its {shared} of many requests"
     in_order = sorted(pool.endpoints, key=_rank)
     optional: dict[str, Sequence[float | None]] = {
         "HRW": [one.place for one in in_order],

@@ -24,6 +24,8 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import (
     ProcessingResponse,
 )
 
+from extproc.address import subset_of
+
 DESTINATION = "x-gateway-destination-endpoint"
 """Header and metadata key that carry the pick (Endpoint Picker Protocol, Gateway API Inference Extension)."""
 
@@ -323,7 +325,7 @@ def _subset(message: ProcessingRequest) -> tuple[str, ...] | None:
         return None
     value = metadata[SUBSET_NAMESPACE].fields[SUBSET]
     texts = (value.string_value, *(one.string_value for one in value.list_value.values))
-    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+    return subset_of(texts)
 
 
 def _protocol_of(message: ProcessingRequest) -> Protocol | None:

@@ -221,8 +221,9 @@ class Metrics:
         self.request_log = RequestLogMetrics(registry)
         self._requests = Tallies(
             "extproc_requests",
-            "Requests decided, by pool and why: prefix (first choice of its prefix), spill (that one was"
-            " busy), load, random, shed (429), empty (503) or unpinned (left to the gateway).",
+            "Requests decided, by pool and why: prefix (where most of its prompt was sent before), spill"
+            " (elsewhere: that one was busy), new (nobody was sent more than what many share), load, random,"
+            " shed (429), empty (503) or unpinned (left to the gateway).",
             ["pool", "strategy", "reason"],
             registry,
         )

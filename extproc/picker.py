@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from copy import copy
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from extproc import prompt as prompts
@@ -54,23 +53,30 @@ class Picked(NamedTuple):
 class Pick:
     """A pick that was taken: in flight on its endpoint until released (`extproc.stream.Pinned`)."""
 
-    __slots__ = ("_answered", "_clock", "_first", "_request", "_target", "destination")
+    __slots__ = ("_clock", "_computed", "_first", "_keys", "_request", "_target", "destination")
 
     def __init__(
-        self, target: Target, request: InFlight, ranked: Sequence[str], clock: Callable[[], float]
+        self,
+        target: Target,
+        request: InFlight,
+        ranked: Sequence[str],
+        keys: BlockKeys | None,
+        clock: Callable[[], float],
     ) -> None:
         self.destination = ",".join(ranked)
         self._first = ranked[0]
         self._target = target
         self._request = request
-        self._answered = False
+        self._keys = keys
+        self._computed = False
         self._clock = clock
 
     def answered(self, served: str, status: int, in_time: bool = True) -> None:
         """Moves the in-flight count to the endpoint that served, and tells the pool who did, and who did not
         though it was named `in_time`."""
         target, first, now = self._target, self._first, self._clock()
-        self._answered = True
+        keys, self._keys = self._keys, None
+        self._computed = status < 400
         if served != first:
             served = _address(served)
         if not served:
@@ -83,6 +89,8 @@ class Pick:
                 target.pool.served(first, now)
             return
         self._request.move(served, now)
+        if self._computed and keys is not None and served in target.pool.addresses:
+            target.strategy.served(keys, served)
         if in_time:
             target.metrics.served_retry()
             target.pool.missed(first, now, self._request.taken_at)
@@ -92,7 +100,7 @@ class Pick:
 
     def release(self) -> None:
         """The request is over."""
-        self._request.release(self._clock(), self._answered)
+        self._request.release(self._clock(), self._computed)
 
 
 def _address(text: str) -> str:
@@ -180,28 +188,19 @@ class Picker:
         if keys is not None and self._tell is not None:
             self._tell(Picked(pool.name, keys, pick.ranked[0], now, length))
         taken = pool.take(pick.ranked[0], now, pick.uncached)
-        return Pick(target, taken, pick.ranked, self._clock)
+        return Pick(target, taken, pick.ranked, keys, self._clock)
 
     def _target(self, route: str, hint: str, prompt: Prompt | None) -> Target | None:
         """The pool: the route allows some, the model chooses among these and never beyond."""
         allowed = self._allowed.get((route, hint))
         if allowed is None:
-            allowed = tuple(t for t in self._targets if _allows(t.match, route, hint))
+            allowed = tuple(t for t in self._targets if t.match is None or t.match.allows(route, hint))
             if len(self._allowed) < _MOST_REMEMBERED_ROUTES:
                 self._allowed[route, hint] = allowed
         if len(allowed) == 1 and (allowed[0].match is None or not allowed[0].match.models):
             return allowed[0]
         model = prompt.scope.model if prompt is not None else ""
         for target in allowed:
-            models = target.match.models if target.match is not None else ()
-            if model and any(fnmatchcase(model, glob) for glob in models):
+            if target.match is not None and target.match.lists(model):
                 return target
         return next((t for t in allowed if t.match is None or not t.match.models), None)
-
-
-def _allows(match: Match | None, route: str, hint: str) -> bool:
-    if match is None:
-        return True
-    if match.route is not None and not fnmatchcase(route, match.route):
-        return False
-    return match.metadata is None or match.metadata == hint

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
@@ -23,8 +23,9 @@ from extproc.pool.ease import SlowStart
 from extproc.pool.pool import Pool
 from extproc.pool.scraping.scraper import Scrapers, Settings
 from extproc.routing import Strategy
-from extproc.sharing.memory import Hearing, Learning, Memory, PoolMemory
-from extproc.strategy import strategy_of
+from extproc.routing.prefix_aware import PrefixAware
+from extproc.sharing.memory import Memory, PoolMemory
+from extproc.strategy import made_of, strategy_of
 
 _log = structlog.get_logger(__name__)
 
@@ -99,7 +100,7 @@ class Pools:
         self._memories = {
             name: PoolMemory(running.pool, running.strategy)
             for name, running in self._running.items()
-            if isinstance(running.pool, Hearing) and isinstance(running.strategy, Learning)
+            if isinstance(running.strategy, PrefixAware)
         }
         self._on_change()
 
@@ -125,7 +126,7 @@ class Pools:
     def _run(self, config: PoolConfig, before: _Running | None) -> _Running:
         pool = before.pool if before else Pool(config.name)
         pool.use(_slow_start(config))
-        if before is not None and _routing(before.config) == _routing(config):
+        if before is not None and made_of(before.config) == made_of(config):
             strategy = before.strategy
         else:
             strategy = strategy_of(config, before.strategy if before else None)
@@ -138,36 +139,23 @@ class Pools:
             pool.set_endpoints(endpoints.static, self._clock())
             return None
 
-        def learnt(addresses: Sequence[str]) -> None:
+        def learnt(addresses: Sequence[str], cold: Collection[str] = ()) -> None:
             _log.info("endpoints changed", pool=pool.name, before=len(pool), after=len(addresses))
-            pool.set_endpoints(addresses, self._clock())
+            pool.set_endpoints(addresses, self._clock(), cold)
             self._on_change()
 
         return asyncio.create_task(_watch(endpoints, learnt), name=f"endpoints of {pool.name}")
 
 
-async def _watch(endpoints: EndpointsConfig, learnt: Callable[[Sequence[str]], None]) -> None:
+async def _watch(endpoints: EndpointsConfig, learnt: Callable[..., None]) -> None:
     if endpoints.file is not None:
-        await file.watch(endpoints.file, learnt)
+        await file.watch(endpoints.file, lambda listed: learnt(listed.addresses, listed.cold))
         return
     source = endpoints.inference_pool or endpoints.pods
     assert source is not None  # noqa: S101  the configuration holds exactly one
     # Kubernetes' client library takes a second to load, during which requests go on.
     kubernetes = await asyncio.to_thread(import_module, "extproc.pool.discovery.inference_pool")
     await kubernetes.watch(source, learnt)
-
-
-def _routing(config: PoolConfig) -> PoolConfig:
-    """What a strategy is made of: the pool without where its endpoints and its requests come from."""
-    return config.model_copy(
-        update={
-            "endpoints": None,
-            "match": None,
-            "endpoint_subset": True,
-            "engine_metrics": None,
-            "slow_start": None,
-        }
-    )
 
 
 def _slow_start(config: PoolConfig) -> SlowStart:

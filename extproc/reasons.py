@@ -55,7 +55,11 @@ def why(pool: Pool, key: str | None) -> tuple[str, ...]:
     if pool.reason == "empty":
         return ("No endpoint of the pool is ready: the request is refused with 503.",)
     if pool.reason == "shed":
-        return (f"Every endpoint has {_requests(pool)} or more: the request is refused with 429.",)
+        least = min(one.in_flight for one in pool.endpoints if one.eligible)
+        return (
+            f"Every endpoint that may be chosen has {_count(least, 'request')} in flight or more, as many as"
+            " `shed` allows: the request is refused with 429.",
+        )
     chosen = next(one for one in pool.endpoints if one.address == pool.first)
     if pool.reason == "random":
         others = [one for one in pool.endpoints if one.eligible and not one.full]
@@ -112,7 +116,7 @@ def _is_new(pool: Pool, chosen: Endpoint) -> list[str]:
         known = "No endpoint was sent any of this prompt."
     else:
         known = (
-            "No endpoint was sent more of this prompt than what most requests begin with, its first"
+            "No endpoint was sent more of this prompt than what many requests begin with, its first"
             f" {_tokens(pool.shared_tokens or 0)}."
         )
     return [known, _compared(pool, chosen)]

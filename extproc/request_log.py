@@ -17,13 +17,12 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
 from extproc.config import RequestLogConfig
 from extproc.metrics import RequestLogMetrics
-from extproc.prefix import BlockKeys
+from extproc.picker import Picked
 from extproc.replay import log
 from extproc.replay.log import Record
 
@@ -42,30 +41,6 @@ MOST_SECRET_BYTES = 4096
 """Of a longer file the beginning is the secret."""
 
 _log = structlog.get_logger(__name__)
-
-
-class Picked(Protocol):
-    """A pick that was made (`extproc.picker.Picked`)."""
-
-    @property
-    def pool(self) -> str:
-        """Name of the pool."""
-        ...
-
-    @property
-    def keys(self) -> BlockKeys:
-        """Block keys of the prompt."""
-        ...
-
-    @property
-    def at(self) -> float:
-        """When, in seconds of the process's monotonic clock."""
-        ...
-
-    @property
-    def length(self) -> int:
-        """Bytes of body that were seen."""
-        ...
 
 
 class RequestLog:

@@ -6,6 +6,11 @@ from extproc.config import PoolConfig
 from extproc.routing import Balance, Strategy, build
 
 
+def made_of(config: PoolConfig) -> tuple[object, ...]:
+    """What of a pool's settings its strategy depends on."""
+    return config.strategy, config.prefix_length, config.concurrency_threshold, config.balance, config.shed
+
+
 def strategy_of(config: PoolConfig, before: Strategy | None = None) -> Strategy:
     """A strategy as `config` wants it; `before` is the one that it replaces, if any."""
     balance = config.balance

@@ -117,7 +117,7 @@ async def test_parameters_say_what_came_with_the_body() -> None:
 
     async with served(note) as (url, session):
         await post(url, session, params={"path": "/v1/x?y=1", "pool": "a", "incomplete": "1"})
-        await post(url, session, params={"route": "chat", "subset": "10.0.0.1:80,10.0.0.2"})
+        await post(url, session, params={"route": "chat", "subset": "10.0.0.1:80, 10.0.0.2,"})
     assert asked == [
         Asked(BODY, "/v1/x?y=1", complete=False, pool="a"),
         Asked(BODY, route="chat", subset=("10.0.0.1:80", "10.0.0.2")),

@@ -226,7 +226,7 @@ class TestPrefixAware:
         pool, prompt = pool_of(explained), explained.prompt
         assert (pool.reason, pool.shared_tokens) == ("new", 1000)
         assert explained.why[0] == (
-            "No endpoint was sent more of this prompt than what most requests begin with, its first 1,000"
+            "No endpoint was sent more of this prompt than what many requests begin with, its first 1,000"
             " tokens."
         )
         assert prompt is not None
@@ -344,14 +344,15 @@ class TestNobody:
     @pytest.mark.parametrize("name", ["PREFIX_AWARE", "LEAST_OUTSTANDING_REQUESTS", "RANDOM"])
     @pytest.mark.parametrize("length", ["auto", 1024])
     def test_a_full_pool_sheds_with_429(self, name: str, length: int) -> None:
-        router = Router(strategy=build(name, prefix_length=length, max_in_flight=2))
+        router = Router(strategy=build(name, prefix_length=length, concurrency_threshold=1, max_in_flight=2))
         for address in addresses(3):
             router.load(address, 2)
         explained = router.explain(chat("x"))
         assert pool_of(explained).reason == "shed"
         assert all(one.full for one in pool_of(explained).endpoints)
         assert explained.why == (
-            "Every endpoint has 2 requests in flight or more: the request is refused with 429.",
+            "Every endpoint that may be chosen has 2 requests in flight or more, as many as `shed` allows:"
+            " the request is refused with 429.",
         )
 
 
@@ -402,6 +403,8 @@ class TestWhichPool:
         assert [name("chat-eu"), name("chat-eu", "qwen"), name("other")] == ["b", "a", "c"]
         with pytest.raises(ExplainError, match=r"no pool takes requests of route 'x'; there are: a, b, c$"):
             name("x")
+        targets.insert(0, Target(LivePool("hinted"), build("RANDOM"), Match(route=None, metadata="a")))
+        assert name("chat-eu") == "b"
         with pytest.raises(ExplainError, match="no pool lists this request's model"):
             name("other", "qwen")
 

@@ -95,6 +95,8 @@ def test_every_reason_of_a_pick_is_there_from_the_start(seen: Seen) -> None:
     assert set(get_args(Reason)) < set(REASONS)
     for reason in REASONS:
         assert seen("requests_total", pool="llama", strategy="RANDOM", reason=reason) == 0
+    (described,) = (one for one in seen.registry.collect() if one.name == "extproc_requests")
+    assert all(reason in described.documentation for reason in REASONS)
 
 
 def test_a_reload_goes_on_counting(seen: Seen) -> None:

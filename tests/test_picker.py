@@ -113,6 +113,43 @@ def test_where_the_pin_may_have_come_too_late_the_count_moves_and_nobody_is_in_d
     assert router.count("extproc_served_total", pool="llama", outcome="retry") == 0
 
 
+def test_the_endpoint_that_computed_a_prompt_instead_gets_it_again() -> None:
+    router = Router(ONE_POOL)
+    story = chat("a long story " * 4000)
+    pick = router.pin(story)
+    other = pick.destination.split(",")[1]
+    pick.answered(other, 200)
+    pick.release()
+    router.clock.now += 0.1
+    again = router.pin(story)
+    assert first(again) == other
+    again.release()
+    kept = {"pool": "llama", "strategy": "PREFIX_AWARE", "reason": "prefix"}
+    assert router.count("extproc_requests_total", **kept) == 1
+
+
+@pytest.mark.parametrize(("served", "status"), [(True, 404), (True, 503), (False, 503)])
+def test_an_error_at_once_says_nothing_of_the_prompts_that_wait(served: bool, status: int) -> None:
+    router = Router(ONE_POOL)
+    pool = router.picker._targets[0].pool
+    story = chat("a long story " * 4000)
+    waits, refused = router.pin(story), router.pin(story)
+    home = first(refused)
+
+    def waiting() -> float:
+        seen = pool.snapshot(router.clock.now)
+        assert seen.queues is not None
+        return float(seen.queues.tokens[seen.addresses.index(home)])
+
+    assert first(waits) == home
+    refused.answered(home if served else "", status)
+    refused.release()
+    assert waiting() > 4000 * 13 / 4
+    waits.answered(home, 200)
+    waits.release()
+    assert waiting() == pytest.approx(0, abs=1)
+
+
 def test_the_endpoint_that_served_is_known_however_it_is_spelt() -> None:
     router = Router('pools: [{name: a, endpoints: {static: ["[2001:db8::1]:80"]}}]')
     pick = router.pin(b"")

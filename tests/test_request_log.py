@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import pytest
@@ -27,6 +27,7 @@ from prometheus_client import CollectorRegistry
 from extproc import logs
 from extproc.config import LogConfig, RequestLogConfig
 from extproc.metrics import Metrics
+from extproc.picker import Picked
 from extproc.prefix import BlockKeys
 from extproc.replay import log
 from extproc.request_log import MOST_WAITING_KEYS, RequestLog
@@ -198,16 +199,9 @@ class TestARouterThatServes:
             assert "request log not written" not in log_of_process.read()
 
 
-class Picked(NamedTuple):
-    pool: str
-    keys: BlockKeys
-    at: float
-    length: int
-
-
 def picked(number: int, keys: int = 2) -> Picked:
     chain = BlockKeys([number * keys + one for one in range(keys)], [64 * (one + 1) for one in range(keys)])
-    return Picked("llama", chain, time.monotonic(), 64 * keys)
+    return Picked("llama", chain, "10.0.0.1:80", time.monotonic(), 64 * keys)
 
 
 class Log:

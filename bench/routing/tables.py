@@ -122,7 +122,10 @@ def averages(found: Sequence[Found]) -> Iterator[str]:
     yield from _table(
         ("policy", *(f"{trace}, R={replicas}" for trace in traces for replicas in (1, 8))),
         (
-            (policy, *(rate(policy, trace, replicas) for trace in traces for replicas in (1, 8)))
+            (
+                f"{OURS} (R=8: picks shared)" if policy == OURS else policy,
+                *(rate(policy, trace, replicas) for trace in traces for replicas in (1, 8)),
+            )
             for policy in policies
         ),
     )

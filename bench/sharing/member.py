@@ -24,7 +24,8 @@ from extproc.picker import Picked
 from extproc.pool.pool import Pool
 from extproc.prefix import BlockKeys
 from extproc.routing import build
-from extproc.sharing.memory import Hearing, Learning, Memory, PoolMemory
+from extproc.routing.prefix_aware import PrefixAware
+from extproc.sharing.memory import Memory, PoolMemory
 from extproc.sharing.metrics import SharingMetrics
 from extproc.sharing.replica import Replica
 
@@ -53,8 +54,7 @@ def memory(learns: bool) -> Memory:
         return Forgetful()
     pool, strategy = Pool("llama"), build("PREFIX_AWARE")
     pool.set_endpoints(ENDPOINTS)
-    if not (isinstance(pool, Hearing) and isinstance(strategy, Learning)):
-        raise SystemExit("this PREFIX_AWARE learns nothing from others")
+    assert isinstance(strategy, PrefixAware)
     return PoolMemory(pool, strategy)
 
 

@@ -5,6 +5,41 @@ One file per source. Adding one: a class that fits `Source`, and its scheme in `
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
+
+from cacheprep.failures import Failure, Reason
+from cacheprep.sources.options import SourceOptions
 from cacheprep.sources.source import Source
 
-__all__ = ["Source"]
+__all__ = ["Source", "SourceOptions", "source_of"]
+
+_SCHEMES = {
+    "s3": ("s3", "S3Source"),
+    "hf": ("huggingface", "HuggingFaceSource"),
+    "file": ("files", "FilesSource"),
+    "http": ("http", "HttpSource"),
+    "https": ("http", "HttpSource"),
+    "jumpstart": ("jumpstart", "JumpStartSource"),
+}
+"""Scheme to module and class; a module is imported when its scheme is used, for SDKs load slowly."""
+
+
+def source_of(url: str, options: SourceOptions) -> Source:
+    """The source that a URL names. Touches neither network nor disk.
+
+    `s3://bucket/prefix`, `hf://owner/repository[@revision]`, `file:///path` or `/path`,
+    `http(s)://host/path`, `jumpstart://model-id[@version]`. Raises Failure(InvalidRequest) for anything else.
+    """
+    scheme = "file" if url.startswith("/") else url.partition("://")[0].lower()
+    if "://" not in url and not url.startswith("/"):
+        scheme = ""
+    if scheme not in _SCHEMES or not url.isprintable():
+        known = ", ".join(f"{one}://" for one in _SCHEMES)
+        raise Failure(
+            Reason.INVALID_REQUEST,
+            f"source {url!a:.200}: begin with one of {known}, or / for a mounted file system",
+        )
+    module, name = _SCHEMES[scheme]
+    made: Callable[[str, SourceOptions], Source] = getattr(import_module(f"cacheprep.sources.{module}"), name)
+    return made(url, options)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 SHARED_WATERMARK = 0.80
 """Of a disk that is not the cache's own: kubelet deletes images from 85 % on, down to 80 %
-(imageGCHighThresholdPercent, imageGCLowThresholdPercent in KubeletConfiguration), and we stay out of its way."""
+(imageGCHighThresholdPercent, imageGCLowThresholdPercent in KubeletConfiguration), and we stay out of its
+way."""
 OWN_WATERMARK = 0.95
 """Of a disk of our own: file systems slow down when they are all but full."""
 SLACK = 1 << 20
@@ -29,7 +30,8 @@ class Disk(NamedTuple):
     """None where the file system makes them as needed."""
 
     def fullness(self, more: int = 0) -> float:
-        """Part in use after `more` bytes are written, as df computes it: 0 to 1, above 1 if they do not fit."""
+        """Part in use after `more` bytes are written, as df computes it: 0 to 1, above 1 if they do not
+        fit."""
         size = self.used + self.available
         return (self.used + more) / size if size else 1.0
 

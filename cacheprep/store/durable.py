@@ -39,7 +39,8 @@ def sync_directories(path: str) -> None:
 
 
 def sync_file_system(path: str) -> None:
-    """Make everything on the file system of `path` durable (syncfs(2); its errors are told since Linux 5.8)."""
+    """Make everything on the file system of `path` durable (syncfs(2); its errors are told since Linux
+    5.8)."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _checked(_libc().syncfs(fd), path)
@@ -74,7 +75,8 @@ def allocate(fd: int, length: int) -> bool:
 
 
 def write_file(path: str, content: bytes) -> None:
-    """Replace a file by one of this content, durably: whoever reads sees the old one or all of the new one."""
+    """Replace a file by one of this content, durably: whoever reads sees the old one or all of the new
+    one."""
     fresh = f"{path}.new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
     try:
@@ -139,7 +141,7 @@ def delete_tree(path: str, told: Callable[[str], None] | None = None) -> None:
         failed(function, name, error[1])
 
     if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, onerror=failed_before_312)  # type: ignore[arg-type]
+        shutil.rmtree(path, onerror=failed_before_312)
     else:
         try:
             os.unlink(path)

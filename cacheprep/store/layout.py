@@ -19,17 +19,24 @@
       locks/<key>.use             shared by all who use it (`cacheprep run`), exclusive to who removes it; its
                                   mtime is when the cache was last used
       locks/source-<hash>.<n>     one per download that may run at once from one source
-      requests/<sha256>           the key that a request (source and options) was last resolved to
+      requests/<checksum>         the key that a request (source and options) was last resolved to
 
 A key is derived from the listing. No path below ROOT is ever taken from a user, a source or a key unchecked.
 
-| state | on disk | what it is | what comes next |
-|---|---|---|---|
-| absent | nothing | | `fetch` -> partial |
-| partial | partial/<key> | not ready. Bytes count only where they hash to what the journal says | `fetch` resumes -> ready; `gc` -> removing |
-| unmarked | caches/<key> without a good marker | not ready: killed or power lost between rename and marker, or verification failed | `fetch` adopts: every file is hashed; all good -> ready, else the good ones -> partial |
-| ready | caches/<key>/ready is good | every file was verified, and was on the disk before the marker was | `verify` that fails -> unmarked; `rm`, `evict` -> removing |
-| removing | trash/... | not ready | `gc` -> absent |
+States of a cache, and what comes next:
+
+    absent     nothing on the disk.
+               fetch -> partial
+    partial    partial/<key>. Not ready. Bytes count only where they hash to what the journal says.
+               fetch resumes -> ready; gc -> removing
+    unmarked   caches/<key> without a good marker: killed, or power lost, between rename and marker; or a
+               verification failed. Not ready.
+               fetch adopts, every file is hashed: all good -> ready, else the good ones -> partial;
+               gc -> removing
+    ready      caches/<key>/ready is good: every file was verified, and was on the disk before the marker.
+               verify that fails -> unmarked; rm, evict -> removing
+    removing   trash/... Not ready.
+               gc -> absent
 
 Each arrow is one rename or one unlink, and everything it relies on was fsynced before it. So after kill -9 or
 loss of power a cache is in one of these states, and only a cache of which every byte is on the disk is ready.
@@ -87,7 +94,8 @@ def check_key(text: str) -> str:
     """
     if not is_key(text):
         raise Failure(
-            Reason.INVALID_REQUEST, f"key {text!r}: a key is {KEY_LENGTH} hex digits, as `cacheprep ls` prints it"
+            Reason.INVALID_REQUEST,
+            f"key {text!r}: a key is {KEY_LENGTH} hex digits, as `cacheprep ls` prints it",
         )
     return text
 
@@ -195,6 +203,6 @@ class Layout:
         """One of the downloads that may run at once from one source; the hash is hex."""
         return self._at("locks", f"source-{source_hash}.{slot}")
 
-    def request(self, request_hash: str) -> str:
-        """Where the key of a request is remembered; the hash is a sha256 in hex."""
-        return self._at("requests", request_hash)
+    def request(self, checksum: str) -> str:
+        """Where the key of a request is remembered; the checksum is hex."""
+        return self._at("requests", checksum)

@@ -74,7 +74,11 @@ def try_lock(path: str, *, shared: bool = False, create: bool = True) -> Lock | 
 
 
 def lock(
-    path: str, wait: Callable[[float], None], *, shared: bool = False, waiting: Callable[[], None] | None = None
+    path: str,
+    wait: Callable[[float], None],
+    *,
+    shared: bool = False,
+    waiting: Callable[[], None] | None = None,
 ) -> Lock:
     """The lock, once no other holds it.
 

@@ -37,7 +37,12 @@ class Manifest(NamedTuple):
             for file, sha256 in zip(self.listing.files, self.sha256, strict=True)
             for file_proof in [proof(file)]
         ]
-        head = {"format": _FORMAT, "key": self.key, "verification": self.verification.value, "listing": content}
+        head = {
+            "format": _FORMAT,
+            "key": self.key,
+            "verification": self.verification.value,
+            "listing": content,
+        }
         lines = ",\n".join(json.dumps(file, ensure_ascii=False) for file in files)
         return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "files": [\n{lines}\n]}}\n'.encode()
 
@@ -57,7 +62,9 @@ class Manifest(NamedTuple):
             if content["format"] != _FORMAT or names != [(file.name, file.size) for file in listing.files]:
                 raise ValueError("its files are not those of its listing")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, Failure) as error:
-            raise Failure(Reason.INTEGRITY_MISMATCH, f"manifest: is damaged ({error}); fetch again") from error
+            raise Failure(
+                Reason.INTEGRITY_MISMATCH, f"manifest: is damaged ({error}); fetch again"
+            ) from error
         return cls(listing, sha256)
 
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from cacheprep.store.durable import delete_tree, move, sync_directories, sync_file, write_file
 from cacheprep.store.layout import FILE_MODE, MANIFEST, Layout
 from cacheprep.store.manifest import Manifest
-from cacheprep.store.marker import Marker, Seen, render
+from cacheprep.store.marker import Marker, render
 from cacheprep.store.remove import discard
 
 SYNC_THREADS = 8
@@ -65,7 +65,7 @@ def mark(layout: Layout, manifest: Manifest, content: bytes, verified_at: int) -
     seen = []
     for file in manifest.listing.files:
         found = os.lstat(os.path.join(model, file.name))
-        seen.append(Seen(found.st_size, found.st_mtime_ns, file.name))
+        seen.append((found.st_size, found.st_mtime_ns, file.name))
     marker = Marker(key, sha256(content).hexdigest(), verified_at, tuple(seen))
     # A user of another uid can share the lock only if its file is there.
     os.close(os.open(layout.use_lock(key), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))

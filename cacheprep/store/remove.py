@@ -44,7 +44,9 @@ def alone(layout: Layout, key: str) -> Iterator[tuple[Lock, Lock]]:
     with ExitStack() as held:
         fill = try_lock(layout.fill_lock(key))
         if fill is None:
-            raise Failure(Reason.INVALID_REQUEST, f"cache {key}: is being fetched or removed; wait for it or stop it")
+            raise Failure(
+                Reason.INVALID_REQUEST, f"cache {key}: is being fetched or removed; wait for it or stop it"
+            )
         held.enter_context(fill)
         use = try_lock(layout.use_lock(key))
         if use is None:

@@ -1,9 +1,9 @@
 """Reserve a cache's bytes before the first one comes, across processes.
 
 Under the lock of the root: count what is in use (as df does), add what others have reserved and not allocated
-yet, and allocate every file at full length (fallocate(2)). From then on the disk itself says what is taken, also
-to kubelet and to those who do not share the lock. Where a file system cannot allocate, or shows it late, the
-file `reserved` of each cache being fetched stands for it.
+yet, and allocate every file at full length (fallocate(2)). From then on the disk itself says what is
+taken, also to kubelet and to those who do not share the lock. Where a file system cannot allocate, or
+shows it late, the file `reserved` of each cache being fetched stands for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def reserve(
     make_room: Callable[[int], int] | None = None,
     shows_late: bool = False,
 ) -> None:
-    """Reserve room for a cache and allocate its files below `partial/<key>/cache/model`; what is there is kept.
+    """Reserve room for a cache and allocate its files below `partial/<key>/cache/model`; what is there is
+    kept.
 
     The caller holds the key's fill lock.
 
@@ -97,12 +98,15 @@ def _check(
         if disk.free_inodes is not None and wanted.inodes - there > disk.free_inodes:
             raise Failure(
                 Reason.INSUFFICIENT_CAPACITY,
-                f"cache {key}: needs {wanted.inodes - there} inodes, {disk.free_inodes} are free; remove files",
+                f"cache {key}: needs {wanted.inodes - there} inodes, {disk.free_inodes} are free;"
+                " remove files",
             )
         if lacking <= 0 or wanted.bytes <= mine:
             return
         if make_room is None or make_room(lacking) <= 0:
-            raise Failure(Reason.INSUFFICIENT_CAPACITY, _lacking(key, wanted.bytes, mine, disk, limits, others))
+            raise Failure(
+                Reason.INSUFFICIENT_CAPACITY, _lacking(key, wanted.bytes, mine, disk, limits, others)
+            )
 
 
 def outstanding(layout: Layout, besides: str = "") -> int:
@@ -183,7 +187,8 @@ def _write_reserved(layout: Layout, key: str, pieces: Sequence[Piece]) -> None:
 def _lacking(key: str, wanted: int, mine: int, disk: Disk, limits: Limits, others: int) -> str:
     return (
         f"cache {key}: needs {wanted - mine} bytes more, and {max(0, room(disk, limits, others))} are left:"
-        f" {disk.available} available, the disk is {disk.fullness():.1%} full and may be {limits.watermark:.1%},"
+        f" {disk.available} available, the disk is {disk.fullness():.1%} full and may be"
+        f" {limits.watermark:.1%},"
         f" {limits.reserve} are kept free, {others} are reserved by others; remove a cache (`cacheprep rm`,"
         f" --evict), or raise --watermark"
     )

@@ -63,9 +63,10 @@ def open_to_write(path: str, rules: Rules) -> Root:
         rules: what is allowed.
 
     Raises:
-        Failure: InvalidRequest for a network or unknown file system, one mounted read-only, one shared with the
-            system where that is refused, a directory in which our names are taken; AccessDenied if another user
-            owns it; InsufficientCapacity if the disk is full.
+        Failure: InvalidRequest for a network or unknown file system, one mounted read-only, one shared
+            with the
+            system where that is refused, a directory in which our names are taken; AccessDenied if
+            another user owns it; InsufficientCapacity if the disk is full.
     """
     if not path:
         raise _invalid(path, "is empty; name a directory on a local disk")
@@ -83,11 +84,15 @@ def os_failure(error: OSError, what: str) -> Failure:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Failure(Reason.INSUFFICIENT_CAPACITY, f"{what}: {said}{where}; free space, or raise the quota")
     if error.errno in (errno.EACCES, errno.EPERM):
-        return Failure(Reason.ACCESS_DENIED, f"{what}: {said}{where}; run as the user that owns the cache root")
+        return Failure(
+            Reason.ACCESS_DENIED, f"{what}: {said}{where}; run as the user that owns the cache root"
+        )
     if error.errno == errno.EROFS:
         return Failure(Reason.INVALID_REQUEST, f"{what}: is mounted read-only; mount it read-write")
     if error.errno == errno.EIO:
-        return Failure(Reason.INTEGRITY_MISMATCH, f"{what}: {said}{where}; the disk fails, see the kernel's log")
+        return Failure(
+            Reason.INTEGRITY_MISMATCH, f"{what}: {said}{where}; the disk fails, see the kernel's log"
+        )
     return Failure(Reason.INVALID_REQUEST, f"{what}: {said}{where}")
 
 
@@ -131,7 +136,9 @@ def _open(layout: Layout, rules: Rules) -> Root:
 def _check_full(root: str, disk: Disk) -> None:
     if disk.available == 0 or disk.free_inodes == 0:
         what = "inodes" if disk.free_inodes == 0 else "bytes"
-        raise Failure(Reason.INSUFFICIENT_CAPACITY, f"cache root {root}: the disk is full, 0 {what} are available")
+        raise Failure(
+            Reason.INSUFFICIENT_CAPACITY, f"cache root {root}: the disk is full, 0 {what} are available"
+        )
 
 
 def _make(layout: Layout) -> None:
@@ -147,7 +154,8 @@ def _make(layout: Layout) -> None:
     if owner != os.geteuid():
         raise Failure(
             Reason.ACCESS_DENIED,
-            f"cache root {layout.root}: belongs to uid {owner} and this is uid {os.geteuid()}; run as uid {owner}",
+            f"cache root {layout.root}: belongs to uid {owner} and this is uid {os.geteuid()};"
+            f" run as uid {owner}",
         )
     for directory in layout.directories:
         make_directory(directory)
@@ -162,7 +170,9 @@ def _is_store(layout: Layout) -> bool:
     except OSError as error:
         raise os_failure(error, f"cache root {layout.root}") from error
     if line != STORE_LINE:
-        raise _invalid(layout.root, f"is of another release: {line.strip()!r:.60}, this one reads {STORE_LINE!r}")
+        raise _invalid(
+            layout.root, f"is of another release: {line.strip()!r:.60}, this one reads {STORE_LINE!r}"
+        )
     return True
 
 

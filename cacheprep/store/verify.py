@@ -65,7 +65,9 @@ def quick(layout: Layout, key: str) -> Verdict:
         return Verdict(key, (*problems, failure.message), marker.verified_at)
     if sha256(content).hexdigest() != marker.manifest_sha256 or manifest.key != key or marker.key != key:
         problems.append("manifest, marker and key do not belong together")
-    elif [(seen.name, seen.size) for seen in marker.files] != [(f.name, f.size) for f in manifest.listing.files]:
+    elif [(name, size) for size, _, name in marker.files] != [
+        (f.name, f.size) for f in manifest.listing.files
+    ]:
         problems.append("the marker has other files than the manifest")
     problems += unlisted(layout.model(key), manifest.listing.files)
     return Verdict(key, tuple(problems), marker.verified_at)

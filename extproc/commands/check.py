@@ -91,7 +91,7 @@ class _Pool:
             self.count = len(pool.endpoints.static)
         elif pool.endpoints.file is not None:
             try:
-                self.count = len(endpoints_file.read(pool.endpoints.file))
+                self.count = len(endpoints_file.read(pool.endpoints.file).addresses)
             except ValueError as error:
                 self.warning = f"pool {pool.name}: {error}"
 

@@ -259,7 +259,7 @@ def _endpoints(pool: PoolConfig) -> tuple[str, ...]:
     if pool.endpoints.file is None:
         raise _Wrong(f"pool {pool.name}: its endpoints are Kubernetes pods; give --endpoint IP:PORT")
     try:
-        endpoints = tuple(file.read(pool.endpoints.file))
+        endpoints = file.read(pool.endpoints.file).addresses
     except ValueError as error:
         raise _Wrong(f"pool {pool.name}: {error}") from None
     if not endpoints:

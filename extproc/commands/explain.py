@@ -16,6 +16,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from extproc import __version__, reasons
+from extproc.address import subset_of
 from extproc.config import ConfigError, EndpointsConfig, Match, load
 from extproc.explain import MAX_BODY_BYTES, Asked, ExplainError, explain
 from extproc.explanation import Explanation
@@ -79,7 +80,7 @@ def command(
     for option, value in (("--pool", pool), ("--route", route), ("--subset", subset)):
         if value is not None and file is None and url is None:
             raise _NotExplainedError(f"{option} needs --config, or --url of a running router")
-    named = None if subset is None else tuple(subset.split(","))
+    named = None if subset is None else subset_of([subset])
     asked = Asked(_standard_input(), path, not incomplete, content_encoding, pool, show_text, route, named)
     explained = _at_rest(file, asked) if url is None else _of_router(url, asked)
     if as_json:
@@ -144,7 +145,7 @@ def _endpoints(where: EndpointsConfig) -> tuple[str, ...]:
     if where.static is not None:
         return where.static
     if where.file is not None:
-        return endpoints_file.read(where.file)
+        return endpoints_file.read(where.file).addresses
     raise ValueError("its endpoints are in Kubernetes, which only a running router reads: use --url")
 
 

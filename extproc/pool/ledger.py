@@ -1,9 +1,5 @@
 """Who has how many requests in flight: one token per request, counted once, released once.
 
-The counts are one int64 array: a row per worker process, a column (slot) per endpoint. A worker writes only
-its own row and readers add up the column, so the array can lie in memory that processes share and needs no
-lock.
-
 A slot belongs to an address while the address is listed or has requests in flight, whichever ends later. So
 an endpoint that leaves and comes back finds its live count, an address that only Envoy knows is counted
 without being listed, and neither leaves anything behind once its requests have ended.
@@ -12,38 +8,9 @@ without being listed, and neither leaves anything behind once its requests have 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-
-class Cells(Protocol):
-    """Where the counts live: an int64 array of shape (workers, slots)."""
-
-    @property
-    def array(self) -> NDArray[np.int64]:
-        """The counts now. Not to be kept: growing replaces it."""
-        ...
-
-    def grow(self, slots: int) -> None:
-        """Have at least `slots` columns; the counts stay, new columns are 0."""
-        ...
-
-
-class HeapCells:
-    """Counts in the memory of this process."""
-
-    def __init__(self, workers: int = 1, slots: int = 16) -> None:
-        self.array = np.zeros((workers, slots), dtype=np.int64)
-
-    def grow(self, slots: int) -> None:
-        """As in `Cells`."""
-        workers, have = self.array.shape
-        if slots > have:
-            array = np.zeros((workers, slots), dtype=np.int64)
-            array[:, :have] = self.array
-            self.array = array
 
 
 class Token:
@@ -82,15 +49,20 @@ class Token:
 
 
 class Ledger:
-    """In-flight counts of a pool as worker `row` writes them."""
+    """In-flight counts of a pool, slot by slot."""
 
-    def __init__(self, cells: Cells | None = None, row: int = 0) -> None:
-        self._cells: Cells = HeapCells() if cells is None else cells
-        self._row = row
+    def __init__(self, slots: int = 16) -> None:
+        """There is room for so many `slots` at first."""
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
         self._listed: frozenset[str] = frozenset()
-        self._picks = np.zeros(self._cells.array.shape[1], dtype=np.int64)
+        self._in_flight = np.zeros(slots, dtype=np.int64)
+        self._picks = np.zeros(slots, dtype=np.int64)
+
+    @property
+    def width(self) -> int:
+        """Slots that there is room for."""
+        return len(self._picks)
 
     def set_addresses(self, addresses: Iterable[str]) -> NDArray[np.intp]:
         """These addresses are the pool now. Returns their slots in order, valid until the next call."""
@@ -106,56 +78,48 @@ class Ledger:
         return Token(self, address, self._add(address), now)
 
     def in_flight(self, slots: NDArray[np.intp]) -> NDArray[np.int64]:
-        """Requests in flight of all workers in each of `slots`: a new array."""
-        array = self._cells.array
-        if len(array) == 1:
-            # Adding up rows costs several times the copy of one.
-            own: NDArray[np.int64] = array[0].take(slots)
-            return own
-        total: NDArray[np.int64] = array.take(slots, axis=1).sum(axis=0)
-        return total
+        """Requests in flight in each of `slots`: a new array."""
+        return self._in_flight.take(slots)
 
     def picks(self, slots: NDArray[np.intp]) -> NDArray[np.int64]:
-        """Requests that this worker ever counted in each of `slots`: a new array; only differences mean
-        anything.
-        """
+        """Requests ever counted in each of `slots`: a new array; only differences mean anything."""
         return self._picks.take(slots)
 
     def counts(self) -> dict[str, int]:
-        """Requests in flight of all workers by address: every listed one, and others that are not 0.
+        """Requests in flight by address: every listed one, and others that are not 0.
 
         May be called from another thread, as a scrape does.
         """
-        # Copied in one step, and before the totals are read: the array never loses columns.
+        # Copied in one step, and before the counts are read: the array never loses slots.
         slots = tuple(self._slots.items())
-        totals = self._cells.array.sum(axis=0).tolist()
+        totals = self._in_flight.tolist()
         return {address: totals[slot] for address, slot in slots}
 
     def _slot_of(self, address: str) -> int:
         slot = self._slots.get(address)
         if slot is None:
             if not self._free:
-                have = self._cells.array.shape[1]
                 used = len(self._slots)
-                if used == have:
-                    self._cells.grow(max(16, 2 * have))
-                    self._picks = np.concatenate([self._picks, np.zeros(max(16, 2 * have) - have, np.int64)])
+                if used == self.width:
+                    more = np.zeros(used, dtype=np.int64)
+                    self._in_flight = np.concatenate([self._in_flight, more])
+                    self._picks = np.concatenate([self._picks, more])
                 self._free.append(used)
             slot = self._slots[address] = self._free.pop()
         return slot
 
     def _add(self, address: str) -> int:
         slot = self._slot_of(address)
-        self._cells.array[self._row, slot] += 1
+        self._in_flight[slot] += 1
         self._picks[slot] += 1
         return slot
 
     def _remove(self, address: str, slot: int) -> None:
-        self._cells.array[self._row, slot] -= 1
+        self._in_flight[slot] -= 1
         if address not in self._listed:
             self._recycle(address, slot)
 
     def _recycle(self, address: str, slot: int) -> None:
-        if not self._cells.array[:, slot].any():
+        if not self._in_flight[slot]:
             del self._slots[address]
             self._free.append(slot)

@@ -66,12 +66,12 @@ class Pool:
     Times are seconds of one monotonic clock, passed in.
     """
 
-    def __init__(self, name: str, ledger: Ledger | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.synced = False
         """False until the endpoints were learnt once: until then the pool is unknown, which is not
         empty."""
-        self._ledger = Ledger() if ledger is None else ledger
+        self._ledger = Ledger()
         self._health = PassiveHealth()
         self._reports: EngineReports | None = None
         self._backlogs = Backlogs()
@@ -179,10 +179,6 @@ class Pool:
         it.
         """
         self._health.missed(address, now, picked_at)
-
-    def probing(self, address: str) -> bool:
-        """Whether `address` is suspect and a probe of it is under way."""
-        return self._health.probing(address)
 
     def report(self, address: str, report: EngineReport, now: float) -> None:
         """The engine at `address` was read at `now`. See `reports` for what is made of it. Ignored for an

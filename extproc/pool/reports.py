@@ -44,7 +44,6 @@ class EngineReports:
     """
 
     def __init__(self) -> None:
-        self._addresses: tuple[str, ...] = ()
         self._index: dict[str, int] = {}
         # Reported load less the picks counted by then, so that all that a reading of the loads adds is picks.
         self._since = np.zeros(0, dtype=np.int64)
@@ -59,7 +58,6 @@ class EngineReports:
         made = np.full(len(addresses), np.nan)
         since[kept], made[kept] = self._since[before[kept]], self._made[before[kept]]
         self._since, self._made = since, made
-        self._addresses = addresses
         self._index = {address: index for index, address in enumerate(addresses)}
 
     def put(self, address: str, running_plus_waiting: int, picks: int, now: float) -> None:

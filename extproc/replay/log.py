@@ -14,7 +14,7 @@ One JSON object per line, its fields in this order:
 - `length`: bytes of the body that were seen.
 - `output_tokens`: tokens of the answer, 0 if not known.
 
-A prompt of 8 KB (35 keys) takes about 0.7 KB. Files rotate by size: `requests.jsonl` is the newest,
+A prompt of 8 KB (40 keys) takes about 0.7 KB. Files rotate by size: `requests.jsonl` is the newest,
 `requests.jsonl.1` the one before it.
 """
 

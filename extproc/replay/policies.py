@@ -32,11 +32,14 @@ class Setting(NamedTuple):
     least: float
     most: float
     whole: bool = True
+    word: str = ""
+    """What may stand there instead of a number, for None; empty: nothing."""
 
     @property
     def range(self) -> str:
         """What it may be, in words."""
-        return f"{'a whole number' if self.whole else 'a number'} from {self.least:g} to {self.most:g}"
+        number = f"{'a whole number' if self.whole else 'a number'} from {self.least:g} to {self.most:g}"
+        return f"{self.word} or {number}" if self.word else number
 
 
 class Kind(NamedTuple):
@@ -81,8 +84,8 @@ _LENGTH = Setting("length", 1024, 65_536)
 _SLOW_START = {"slowStart": Setting("window", 0.0, 3600.0, whole=False)}
 _OURS = {
     "concurrencyThreshold": _THRESHOLD,
-    "balanceFactor": Setting("factor", 1.0, 100.0, whole=False),
-    "balanceFloor": Setting("floor", 0, 1024),
+    "balanceFactor": Setting("factor", 1.01, 100.0, whole=False),
+    "balanceFloor": Setting("floor", 1, 1024),
     **_SLOW_START,
 }
 
@@ -94,7 +97,7 @@ KINDS: Mapping[str, Kind] = {
     "PREFIX_AWARE": Kind(
         "as it serves here",
         _serving("PREFIX_AWARE"),
-        {**_OURS, "prefixLength": Setting("prefix_length", 1024, 65_536)},
+        {**_OURS, "prefixLength": Setting("prefix_length", 1024, 65_536, word="auto")},
     ),
     "random": Kind("any endpoint", load.Random),
     "round-robin": Kind("one after the other", load.RoundRobin),
@@ -167,6 +170,10 @@ def parse(text: str) -> list[Named]:
 
 
 def _named(name: str, kind: Kind, values: Mapping[str, str]) -> Named:
+    if values.get("prefixLength", "auto") == "auto":
+        for setting in values:
+            if setting.startswith("balance"):
+                raise PolicyError(f"policy {name}: {setting} counts only with a number as prefixLength")
     arguments = {
         kind.settings[setting].argument: _number(name, setting, kind.settings[setting], value)
         for setting, value in values.items()
@@ -175,7 +182,9 @@ def _named(name: str, kind: Kind, values: Mapping[str, str]) -> Named:
     return Named(label, lambda: kind.make(**arguments))
 
 
-def _number(name: str, setting: str, rule: Setting, text: str) -> float:
+def _number(name: str, setting: str, rule: Setting, text: str) -> float | None:
+    if rule.word and text == rule.word:
+        return None
     try:
         value: float = int(text) if rule.whole else float(text)
     except ValueError:

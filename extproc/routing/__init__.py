@@ -31,9 +31,10 @@ def build(
 ) -> Strategy:
     """The strategy called RANDOM, LEAST_OUTSTANDING_REQUESTS or PREFIX_AWARE; ValueError for another name.
 
-    Only `max_in_flight` (requests per endpoint; None: never shed) concerns the first two. `balance` None
-    switches that half of the spill rule off; see `spill`. PREFIX_AWARE remembers where prefixes were
-    placed: give the strategy that the new one replaces as `before`, and they stay there.
+    Only `max_in_flight` (requests per endpoint; None: never shed) concerns the first two. `balance`
+    concerns PREFIX_AWARE with a number as `prefix_length` only; None switches that half of the spill rule
+    off, see `spill`. With auto it remembers what was sent where: give the strategy that the new one replaces
+    as `before`, and that is kept.
     """
     rule = SpillRule(concurrency_threshold, balance, max_in_flight)
     if name == Randomly.name:

@@ -54,6 +54,9 @@ class FixedPrefix:
             return EMPTY
         return _picked(self._rank(keys.keys[-1], endpoints), endpoints)
 
+    def served(self, keys: BlockKeys, address: str) -> None:
+        """As in `Strategy`: nothing is learnt."""
+
     def foresee(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Foreseen:
         """As in `Strategy`; a `Placement` if the prompt has keys and the pool an eligible endpoint."""
         if keys is None or not keys.keys or not np.count_nonzero(endpoints.eligible):
@@ -96,5 +99,4 @@ def _picked(ranking: Ranking | None, endpoints: Snapshot) -> Pick:
     return Pick(
         tuple([addresses[index] for index in ranking.order]),
         "spill" if ranking.spilled else "prefix",
-        home=addresses[ranking.home],
     )

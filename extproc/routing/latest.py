@@ -10,7 +10,7 @@ from extproc.prefix import BlockKeys
 REMEMBERED_PICKS = 2_000
 """Prompts at most."""
 REMEMBERED_KEYS = 100_000
-"""Block keys at most, about 100 bytes each with where they end: 10 MB. Prompts of 8 KB have 25."""
+"""Block keys at most, about 100 bytes each with where they end: 10 MB. Prompts of 8 KB have 40."""
 
 
 class Latest:

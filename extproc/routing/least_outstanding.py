@@ -33,6 +33,9 @@ class LeastOutstanding:
             return SHED
         return Pick(tuple([endpoints.addresses[index] for index in order]), "load")
 
+    def served(self, keys: BlockKeys, address: str) -> None:
+        """As in `Strategy`: nothing is learnt."""
+
     def foresee(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Foreseen:
         """As in `Strategy`."""
         pick = self.pick(keys, endpoints, draw)

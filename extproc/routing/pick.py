@@ -16,7 +16,7 @@ Reason = Literal["prefix", "spill", "new", "load", "random", "shed", "empty"]
 """Why a pick came out as it did, for metric labels and explanations.
 
 prefix: where the prompt's prefix is. spill: that one was too busy, this is another. new: no endpoint was sent
-more of the prompt than what most prompts share. load: the least busy. random: by chance. shed: every eligible
+more of the prompt than what many prompts share. load: the least busy. random: by chance. shed: every eligible
 endpoint is full, answer 429. empty: there is no eligible endpoint.
 """
 
@@ -33,8 +33,6 @@ class Pick(NamedTuple):
     reason: Reason
     uncached: float = 0.0
     """Tokens that the choice will have to compute, by estimate; 0 where the strategy makes none."""
-    home: str | None = None
-    """With a prefix length: the first choice of the prefix, `ranked[0]` unless the request spilled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +73,10 @@ class Strategy(Protocol):
         """Choose. `keys` None or without a key: nothing is known of the prompt. Never raises for valid
         input.
         """
+        ...
+
+    def served(self, keys: BlockKeys, address: str) -> None:
+        """The prompt of a pick was computed by `address`, an endpoint of the pool that was not its choice."""
         ...
 
     def foresee(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Foreseen:

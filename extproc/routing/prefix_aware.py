@@ -6,7 +6,7 @@
    where that is least gets the request.
 3. So a prefix stays where it is cached (w is small there) until the queue costs more than computing it anew
    elsewhere, and a prompt that is new everywhere goes to the shortest queue; equal ones go to the first in
-   HRW order of the first block that the prompt does not share with most of the traffic.
+   HRW order of the first block that the prompt does not share with much of the traffic.
 4. Each queue is taken to be longer than it is by what will join it soon, a few typical requests, so that
    computing a prefix anew is never free; blocks that are popular, like a system prompt that all share, count
    next to nothing, since every endpoint will have them soon.
@@ -127,6 +127,11 @@ class PrefixAware:
         if found.match is not None and keys is not None:
             self._remember(keys, found.match, pick.ranked[0])
         return pick
+
+    def served(self, keys: BlockKeys, address: str) -> None:
+        """As in `Strategy`: it has the prompt now, too."""
+        if address in self._sent.slots:
+            self._sent.also(keys.keys, address)
 
     def foresee(self, keys: BlockKeys | None, endpoints: Snapshot, draw: random.Random) -> Foreseen:
         """As in `Strategy`; a `Weighing` if there is an endpoint."""

@@ -1,4 +1,4 @@
-"""Rendezvous (highest random weight) hashing over arrays, and the ranking that every strategy shares.
+"""Rendezvous (highest random weight) hashing over arrays.
 
 Each pair of key and endpoint has a weight; the endpoint with the highest is first choice. When an endpoint
 leaves, only the keys that had it first move, each to its own second choice; when one joins, it takes its

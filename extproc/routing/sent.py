@@ -38,7 +38,7 @@ GENERATION_REQUESTS = (1 << 19) - 1
 so none reaches twice as many."""
 SPARE_SLOTS = 64
 """When more endpoints than this, and than the pool has, have left within a generation, it ends. So slots are
-three times the endpoints at most, and there are 128 in any case."""
+four times the endpoints at most, and there are 128 in any case."""
 KEY_BYTES = 140
 POPULAR_AT_LEAST = 16
 """Requests that a popular block must have had: in the first minutes all shares are large."""
@@ -159,6 +159,16 @@ class Sent:
         if len(new) < len(keys):
             new.extend([bit + 1] * (len(keys) - len(new)))
         self._current.update(zip(keys, new, strict=True))
+
+    def also(self, keys: Sequence[int], address: str) -> None:
+        """`address`, one of the endpoints, has a prompt too that was entered for another one."""
+        bit = 1 << self.slots[address] + _COUNT_BITS
+        current = self._current
+        for key in keys:
+            entry = current.get(key)
+            if entry is None:  # a generation has begun since
+                break
+            current[key] = entry | bit
 
     def _turn(self) -> None:
         """Begin a generation."""

@@ -1,4 +1,4 @@
-"""The one rule for when a request leaves its first choice, and where it goes then.
+"""When a request leaves its one first choice, by prefix length or by load, and where it goes then.
 
 A request leaves its first choice when that endpoint's in-flight count has reached the bound, the smallest
 of

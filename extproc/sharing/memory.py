@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
+from extproc.pool.pool import Pool
 from extproc.prefix import BlockKeys
+from extproc.routing.prefix_aware import PrefixAware
 
 
 class Memory(Protocol):
@@ -30,39 +32,12 @@ class Memory(Protocol):
         ...
 
 
-@runtime_checkable
-class Learning(Protocol):
-    """A strategy that learns where prompts were sent; see `Memory`."""
-
-    def learn(self, keys: BlockKeys, address: str) -> float:
-        """As in `Memory`."""
-        ...
-
-    def known(self, limit: int) -> Iterator[tuple[list[int], list[int], str]]:
-        """As in `Memory`."""
-        ...
-
-
-@runtime_checkable
-class Hearing(Protocol):
-    """A pool that enters what other replicas sent; see `Memory`."""
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """As in `Memory`."""
-        ...
-
-    def heard(self, address: str, tokens: float, at: float) -> None:
-        """As in `Memory`."""
-        ...
-
-
 class PoolMemory:
     """A pool and its strategy as one `Memory`."""
 
     __slots__ = ("_pool", "heard", "known", "learn")
 
-    def __init__(self, pool: Hearing, strategy: Learning) -> None:
+    def __init__(self, pool: Pool, strategy: PrefixAware) -> None:
         self._pool = pool
         self.heard = pool.heard
         self.learn = strategy.learn

@@ -1,7 +1,7 @@
 """Builds kube-apiserver and etcd from the Go module proxy: `python -m tests.apiserver.build DIRECTORY`.
 
-For machines that can reach no release download. Takes some minutes; nothing is built that is there in the right
-version. The versions are those that the rest of the project is tested with.
+For machines that can reach no release download. Takes some minutes; nothing is built that is there in the
+right version. The versions are those that the rest of the project is tested with.
 """
 
 from __future__ import annotations

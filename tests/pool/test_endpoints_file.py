@@ -33,7 +33,15 @@ def test_a_list_or_a_mapping_with_one_is_read(
 ) -> None:
     path = tmp_path / "eps.yaml"
     path.write_text(content)
-    assert file.read(path) == addresses
+    assert file.read(path) == file.Listed(addresses)
+
+
+def test_endpoints_on_nodes_that_are_not_prepared_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "eps.yaml"
+    path.write_text(
+        f"- {A}\n- {{address: {B}, cold: true}}\n- {{address: {C}, cold: false}}\n- address: {A}\n"
+    )
+    assert file.read(path) == file.Listed((A, B, C), frozenset({B}))
 
 
 @pytest.mark.parametrize(
@@ -43,6 +51,12 @@ def test_a_list_or_a_mapping_with_one_is_read(
         (b"endpoints:\n", "write \\[\\] for no endpoints"),
         (b"- 10.0.0.1:80\n- engine-7:80\n", "engine-7:80"),
         (b"- 8000\n", "8000"),
+        (b"- {address: 10.0.0.1:80, cold: 1}", "10.0.0.1:80: cold: 1: must be true or false"),
+        (
+            b"- {address: 10.0.0.1:80, warm: true}",
+            "10.0.0.1:80: unknown key 'warm': expected address and cold",
+        ),
+        (b"- {cold: true}", "cold"),
         (b"10.0.0.1:80", "expected a list"),
         (b"servers: [10.0.0.1:80]", "expected a list"),
         (b"endpoints: []\nmore: 1", "expected a list"),
@@ -85,7 +99,9 @@ class Watched:
 @asynccontextmanager
 async def watching(path: Path) -> AsyncIterator[Watched]:
     said = Watched()
-    task = asyncio.create_task(file.watch(path, said.changes.put_nowait, said.errors.put_nowait))
+    task = asyncio.create_task(
+        file.watch(path, lambda listed: said.changes.put_nowait(listed.addresses), said.errors.put_nowait)
+    )
     try:
         yield said
     finally:
@@ -218,6 +234,6 @@ async def test_a_file_that_stays_as_it_is_is_not_parsed_again(
     monkeypatch.setattr(strict_yaml, "read", parse)
     monkeypatch.setattr(file, "moments", looks)
     said = Watched()
-    await file.watch(path, said.changes.put_nowait, said.errors.put_nowait)
+    await file.watch(path, lambda listed: said.changes.put_nowait(listed.addresses), said.errors.put_nowait)
     assert parsed == [f"- {A}", "- bad", f"- {A}", f"- {A}"]
     assert (said.changes.qsize(), said.errors.qsize()) == (1, 2)

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from extproc.pool.ledger import HeapCells, Ledger, Token
+from extproc.pool.ledger import Ledger, Token
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 UNKNOWN = "10.9.9.9:80"
@@ -73,14 +73,13 @@ def test_an_endpoint_that_is_not_listed_is_counted_while_it_serves_and_then_forg
 
 
 def test_any_number_of_unlisted_endpoints_one_after_the_other_grows_nothing() -> None:
-    cells = HeapCells(slots=4)
-    ledger = Ledger(cells)
+    ledger = Ledger(slots=4)
     ledger.set_addresses([A, B])
     for number in range(1000):
         token = ledger.take(A)
         token.move(f"10.1.{number // 250}.{number % 250}:80")
         token.release()
-    assert cells.array.shape == (1, 4)
+    assert ledger.width == 4
 
 
 def test_an_endpoint_that_leaves_and_comes_back_keeps_its_live_count() -> None:
@@ -105,11 +104,10 @@ def test_a_slot_in_use_is_not_given_to_another() -> None:
 
 
 def test_pools_that_follow_one_another_reuse_the_slots() -> None:
-    cells = HeapCells(slots=16)
-    ledger = Ledger(cells)
+    ledger = Ledger(slots=16)
     for generation in range(200):
         ledger.set_addresses([f"10.{generation}.0.{number}:80" for number in range(8)])
-    assert cells.array.shape == (1, 16)
+    assert ledger.width == 16
 
 
 @pytest.mark.parametrize("endpoints", [15, 16, 17, 1000])
@@ -127,20 +125,6 @@ def test_counts_survive_growing(endpoints: int) -> None:
     assert ledger.in_flight(slots).sum() == 0
 
 
-def test_workers_write_their_own_rows_and_read_all() -> None:
-    cells = HeapCells(workers=2)
-    one, two = Ledger(cells, 0), Ledger(cells, 1)
-    slots = one.set_addresses([A, B])
-    assert two.set_addresses([A, B]).tolist() == slots.tolist()
-    tokens = [one.take(A), two.take(A), two.take(B)]
-    assert one.in_flight(slots).tolist() == two.in_flight(slots).tolist() == [2, 1]
-    assert cells.array[:, slots].tolist() == [[1, 0], [1, 1]]
-    assert cells.array.dtype == np.int64
-    for token in tokens:
-        token.release()
-    assert not cells.array.any()
-
-
 ADDRESSES = [f"10.0.0.{number}:80" for number in range(1, 7)]
 some_address = st.sampled_from(ADDRESSES)
 
@@ -150,8 +134,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.cells = HeapCells(slots=2)
-        self.ledger = Ledger(self.cells)
+        self.ledger = Ledger(slots=2)
         self.listed: list[str] = []
         self.slots = self.ledger.set_addresses([])
         self.tokens: list[Token] = []
@@ -188,9 +171,10 @@ class AnyHistory(RuleBasedStateMachine):
             **{address: count for address, count in live.items() if count},
         }
         assert self.ledger.in_flight(self.slots).tolist() == [live[address] for address in self.listed]
-        assert self.cells.array.min() >= 0
-        assert self.cells.array.sum() == len(self.where)
-        assert self.cells.array.shape[1] <= 16
+        everywhere = self.ledger.in_flight(np.arange(self.ledger.width))
+        assert everywhere.min() >= 0
+        assert everywhere.sum() == len(self.where)
+        assert self.ledger.width <= 16
 
 
 AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=40)

@@ -91,6 +91,27 @@ def test_the_analysis_comes_before_the_policies_and_says_what_can_be_gained() ->
     assert "no routing can reach" in result.output
 
 
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("PREFIX_AWARE:balanceFactor=2", "balanceFactor counts only with a number as prefixLength"),
+        ("PREFIX_AWARE:prefixLength=auto,balanceFloor=2", "balanceFloor counts only with a number"),
+        ("PREFIX_AWARE:prefixLength=7", "expected auto or a whole number from 1024 to 65536"),
+        ("PREFIX_AWARE:prefixLength=2048,balanceFactor=1", "expected a number from 1.01 to 100"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused_and_says_why(policy: str, said: str) -> None:
+    result = run(str(DATA / "mooncake.jsonl"), "--policy", policy)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.replace("│", " ").split())
+
+
+def test_prefix_lengths_are_compared_with_none() -> None:
+    result = run(str(DATA / "mooncake.jsonl"), "--json", "--policy", "PREFIX_AWARE:prefixLength=auto|2048")
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.stdout)["policies"]) == 2
+
+
 @pytest.mark.parametrize("best_by", ["ttft-mean", "ttft-p95", "hit-rate", "balance"])
 def test_policies_are_ranked_by_what_one_asks_for(best_by: str) -> None:
     policies = ["--policy", "random", "--policy", "fixed-prefix:length=1024|8192"]

@@ -67,6 +67,14 @@ class TestWhoHasAPrompt:
         assert has(memory, [9, 2, 3]) == {A: 0, B: 0}
         assert memory.match([1, 2, 3, 4], ends([1, 2, 3, 4])).longest == 3 * TOKENS
 
+    def test_one_that_computed_it_instead_has_it_too_and_it_counts_once(self) -> None:
+        memory = of(A, B)
+        send(memory, [1, 2, 3], A)
+        before = [entry & sent._COUNT for entry in memory.match([1, 2, 3], ends([1, 2, 3])).entries]
+        memory.also([1, 2, 3, 4], B)
+        assert has(memory, [1, 2, 3, 4]) == {A: 3, B: 3}
+        assert [entry & sent._COUNT for entry in memory.match([1, 2, 3], ends([1, 2, 3])).entries] == before
+
     @pytest.mark.parametrize("endpoints", [1, 4, 5, 8, 9, 40, 64, 65, 300])
     def test_each_of_many_has_its_own_part_of_one_chain(self, endpoints: int) -> None:
         pool = addresses(endpoints)

@@ -10,10 +10,11 @@ from structlog.testing import capture_logs
 
 from extproc.pool.pool import Pool
 from extproc.routing import build
+from extproc.routing.prefix_aware import PrefixAware
 from extproc.sharing import knowledge
 from extproc.sharing.batches import read
 from extproc.sharing.channels import SERVICE
-from extproc.sharing.memory import Hearing, Learning, PoolMemory
+from extproc.sharing.memory import PoolMemory
 from extproc.sharing.picks_pb2 import Question
 from tests.envoy.process import eventually, free_address
 from tests.sharing.replicas import FAST, Network, Node, nodes, running
@@ -159,8 +160,7 @@ async def test_a_memory_with_unsound_entries_tells_the_others() -> None:
 async def test_what_is_learnt_while_it_is_told_is_no_trouble() -> None:
     pool, strategy = Pool("llama"), build("PREFIX_AWARE")
     pool.set_endpoints(ENDPOINTS)
-    assert isinstance(pool, Hearing)
-    assert isinstance(strategy, Learning)
+    assert isinstance(strategy, PrefixAware)
     memory = PoolMemory(pool, strategy)
     for number in range(1500):
         memory.learn(pick(f"{number} pieces of gold " * 200).keys, ENDPOINTS[number % 3])

@@ -1,5 +1,5 @@
 """Endpoints in a YAML file that is watched: a list of `ip:port`, or a mapping with that list under
-`endpoints`.
+`endpoints`. One whose node is not prepared may be written `{address: ip:port, cold: true}`.
 
 The file may be written in place, replaced by rename, or be a symbolic link whose target is swapped, as
 Kubernetes does with mounted ConfigMaps. A file that cannot be read or understood changes nothing: the
@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -19,7 +20,15 @@ from extproc import strict_yaml
 from extproc.address import parse_endpoints
 from extproc.watch import moments
 
-OnChange = Callable[[tuple[str, ...]], None]
+
+class Listed(NamedTuple):
+    """What a file holds: canonical addresses in its order, each once, and which of them are cold."""
+
+    addresses: tuple[str, ...]
+    cold: frozenset[str] = frozenset()
+
+
+OnChange = Callable[[Listed], None]
 OnError = Callable[[ValueError], None]
 
 REREAD_SECONDS = 1.0
@@ -31,13 +40,13 @@ MAX_BYTES = 4 * 1024 * 1024
 _log = structlog.get_logger(__name__)
 
 
-def read(path: Path) -> tuple[str, ...]:
-    """The canonical addresses in the file at `path`, in its order, each once.
+def read(path: Path) -> Listed:
+    """The endpoints in the file at `path`.
 
     Raises ValueError that names the file and what is wrong: not there, not YAML, another shape, a bad
     address, or empty. An empty file is a file half written; no endpoints at all is written `[]`.
     """
-    return _addresses(path, _content(path))
+    return _listed(path, _content(path))
 
 
 def _content(path: Path) -> bytes:
@@ -51,7 +60,7 @@ def _content(path: Path) -> bytes:
     return data
 
 
-def _addresses(path: Path, content: bytes) -> tuple[str, ...]:
+def _listed(path: Path, content: bytes) -> Listed:
     try:
         document = strict_yaml.read(content.decode()).value
     except (strict_yaml.YamlError, UnicodeDecodeError) as error:
@@ -63,19 +72,39 @@ def _addresses(path: Path, content: bytes) -> tuple[str, ...]:
     if not isinstance(document, list):
         raise ValueError(f"{path}: expected a list of ip:port, alone or under the only key 'endpoints'")
     try:
-        return parse_endpoints(document)
+        return Listed(
+            parse_endpoints(map(_address, document)),
+            frozenset(parse_endpoints(_address(one) for one in document if _is_cold(one))),
+        )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
+def _address(entry: Any) -> Any:
+    return entry["address"] if isinstance(entry, dict) and "address" in entry else entry
+
+
+def _is_cold(entry: Any) -> bool:
+    """Whether an entry says so. Raises ValueError where it says anything else than it may."""
+    if not isinstance(entry, dict) or "address" not in entry:
+        return False
+    unknown = [key for key in entry if key not in ("address", "cold")]
+    if unknown:
+        raise ValueError(f"{entry['address']}: unknown key {unknown[0]!r}: expected address and cold")
+    cold = entry.get("cold", False)
+    if not isinstance(cold, bool):
+        raise ValueError(f"{entry['address']}: cold: {cold!r}: must be true or false")
+    return cold
+
+
 async def watch(path: Path, on_change: OnChange, on_error: OnError | None = None) -> None:
-    """Call `on_change` with the addresses now and whenever they change, until cancelled.
+    """Call `on_change` with the endpoints now and whenever they change, until cancelled.
 
     A file that is missing at the start is an error like any other: `on_change` is not called until there is
     a good one. `on_error` gets the ValueError of `read`, which is also logged; once, until it reads
     otherwise.
     """
-    known: tuple[str, ...] | None = None
+    known: Listed | None = None
     complaint = ""
     seen: bytes | None = None
     async with aclosing(moments(path, REREAD_SECONDS)) as looks:
@@ -87,15 +116,20 @@ async def watch(path: Path, on_change: OnChange, on_error: OnError | None = None
                 # Reading YAML takes a second for some thousand endpoints.
                 if content == before:
                     continue
-                addresses = await asyncio.to_thread(_addresses, path, content)
+                listed = await asyncio.to_thread(_listed, path, content)
             except ValueError as error:
                 if str(error) != complaint:
                     complaint = str(error)
-                    _log.warning("endpoints file not taken", path=str(path), error=complaint, kept=known)
+                    _log.warning(
+                        "endpoints file not taken",
+                        path=str(path),
+                        error=complaint,
+                        kept=known and known.addresses,
+                    )
                     if on_error is not None:
                         on_error(error)
             else:
                 complaint = ""
-                if addresses != known:
-                    known = addresses
-                    on_change(addresses)
+                if listed != known:
+                    known = listed
+                    on_change(listed)

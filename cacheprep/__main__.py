@@ -1,0 +1,5 @@
+"""`python -m cacheprep`."""
+
+from cacheprep.cli import main
+
+main()

@@ -1,0 +1,87 @@
+"""One file per subcommand; each exports `command`. They parse arguments, call one room and print.
+
+Every command ends with 0 or with the exit code of the reason for which it failed (`failures.Reason`).
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+import click
+
+from cacheprep.commands.output import failed
+from cacheprep.failures import Failure, Reason
+
+_COMMANDS = {
+    "du": "Say what the caches of a root take, and what its disk has left.",
+    "ensure": "Have a cache ready: at once if it is, else by fetching it.",
+    "estimate": "Estimate size, time to fill and time saved for a model on a node type.",
+    "fetch": "Fetch a model, verify it, and publish it whole.",
+    "gc": "Delete what dead processes left.",
+    "ls": "List the caches of a root.",
+    "rm": "Remove caches.",
+    "run": "Run a command while a cache is kept in use.",
+    "sources": "Ask a source what it has.",
+    "verify": "Verify caches: quickly, or by hashing every byte.",
+}
+
+
+class _Commands(click.Group):
+    """Lists every command without importing it, and turns a failure into its exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(filter(_is_there, _COMMANDS))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS or not _is_there(cmd_name):
+            return None
+        command: click.Command = import_module(f"cacheprep.commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name]) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except Failure as failure:
+            failed(failure, as_json="--json" in sys.argv)
+            ctx.exit(failure.reason.exit_code)
+
+
+def _is_there(name: str) -> bool:
+    return find_spec(f"cacheprep.commands.{name}") is not None
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from cacheprep import __version__
+
+        click.echo(f"cacheprep, version {__version__}")
+        context.exit()
+
+
+def _epilog() -> str:
+    lines = ["\b", "Exit codes:", "  0    done", "  1    a defect of cacheprep"]
+    lines += [f"  {reason.exit_code:<4} {reason}" for reason in Reason]
+    return "\n".join(lines)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_epilog())
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and exit.",
+)
+def cacheprep() -> None:
+    """Put model weights on the disk of a node before the pods that need them.
+
+    What is fetched is verified, made durable, and published whole: a cache that is ready is complete,
+    also after kill -9 or loss of power.
+    """

@@ -1,0 +1,54 @@
+"""`cacheprep ensure`, when the cache is not ready or the request not seen before; `warm.py` answers the
+rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cacheprep.commands.fetch import Wanted, fetch_options, obtain
+from cacheprep.commands.output import print_json
+from cacheprep.failures import Failure, Reason
+from cacheprep.store.layout import check_key
+from cacheprep.store.root import open_to_read
+from cacheprep.store.use import ready, touch
+
+
+@click.command("ensure")
+@click.option(
+    "--key", metavar="KEY", help="The cache that is wanted; SOURCE must have it if it is not ready."
+)
+@fetch_options
+def command(wanted: Wanted) -> None:
+    """Have a cache ready, and print the directory to load: what an init container runs.
+
+    A cache is found by KEY, by --listing, or by the same arguments in the same directory as before; no
+    source is asked then, also if it has changed since (`fetch` would list it anew). If it is not ready,
+    it is fetched as `fetch` does it; two processes on one node fetch it once.
+    """
+    if wanted.key is not None and _found(wanted.root, wanted.key, wanted.as_json):
+        return
+    if wanted.source is None and wanted.listing is None:
+        raise Failure(
+            Reason.INVALID_REQUEST,
+            f"cache {wanted.key}: is not ready; name a SOURCE or a --listing to fetch it",
+        )
+    obtain(wanted)
+
+
+def _found(root: str, key: str, as_json: bool) -> bool:
+    check_key(key)
+    try:
+        layout = open_to_read(root)
+    except Failure:
+        return False
+    if not ready(layout, key):
+        return False
+    touch(layout, key)
+    if as_json:
+        result: dict[str, Any] = {"key": key, "path": layout.model(key), "how": "found", "ready": True}
+        print_json(result)
+    else:
+        click.echo(layout.model(key))
+    return True

@@ -1,0 +1,288 @@
+"""HTTP as every source over it needs it: ranged GETs, what can go wrong, and waiting before another try.
+
+urllib3 reads a range with less processor time than httpx or obstore; docs/sources.md has the figures. No
+redirect is followed and nothing retried below this module.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+from urllib.parse import urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import tenacity
+import urllib3
+
+from cacheprep import __version__
+from cacheprep.failures import Failure, Reason
+from cacheprep.listing import File
+
+CHUNK_BYTES = 256 << 10
+MAX_REDIRECTS = 5
+MAX_CONNECTIONS = 256
+"""Kept open for the next range; more may be open at once."""
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TRANSIENT = frozenset({408, 421, 425, 429})
+_ATTEMPTS = 5
+_LONGEST_WAIT_S = 60.0
+_T = TypeVar("_T")
+
+
+class Web:
+    """A pool of connections, shared by threads."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout = urllib3.Timeout(connect=timeout_s, read=timeout_s)
+        self._direct = urllib3.PoolManager(maxsize=MAX_CONNECTIONS)
+        self._proxied: dict[str, urllib3.PoolManager] = {}
+
+    @contextmanager
+    def get(
+        self, url: str, headers: Mapping[str, str], what: str, *, method: str = "GET"
+    ) -> Iterator[urllib3.BaseHTTPResponse]:
+        """The response to one request, whatever its status, before its body is read.
+
+        `what` names in messages what is asked for. The connection is kept if the body was read to its end,
+        else closed. Raises Failure(SourceUnavailable) where no response comes.
+        """
+        sent = {"Accept-Encoding": "identity", "User-Agent": f"warmroute/{__version__}", **headers}
+        try:
+            response = self._pool(url).request(
+                method,
+                url,
+                headers=sent,
+                timeout=self._timeout,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise unavailable(what, url, error) from error
+        try:
+            yield response
+        finally:
+            if response.status in REDIRECTS and (response.length_remaining or 0) <= CHUNK_BYTES:
+                response.drain_conn()
+            if response.length_remaining == 0:
+                response.release_conn()
+            else:
+                response.close()
+
+    @contextmanager
+    def get_following(
+        self, url: str, headers: Mapping[str, str], what: str, *, method: str = "GET"
+    ) -> Iterator[urllib3.BaseHTTPResponse]:
+        """As `get`, and follows redirects; another origin does not get the Authorization header."""
+        sent = dict(headers)
+        for _ in range(MAX_REDIRECTS + 1):
+            with self.get(url, sent, what, method=method) as response:
+                if response.status not in REDIRECTS:
+                    yield response
+                    return
+                then = redirected(url, response, what)
+            if origin(then) != origin(url):
+                sent.pop("Authorization", None)
+            url = then
+        raise Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: more than {MAX_REDIRECTS} redirects")
+
+    def close(self) -> None:
+        """Close the connections that are idle."""
+        for pool in (self._direct, *self._proxied.values()):
+            pool.clear()
+
+    def _pool(self, url: str) -> urllib3.PoolManager:
+        parts = urlsplit(url)
+        proxy = getproxies().get(parts.scheme)
+        if not proxy or proxy_bypass(parts.netloc):
+            return self._direct
+        if proxy not in self._proxied:
+            self._proxied[proxy] = urllib3.ProxyManager(proxy, maxsize=MAX_CONNECTIONS)
+        return self._proxied[proxy]
+
+
+def origin(url: str) -> tuple[str, str]:
+    """Scheme and host with port: who gets to see what is sent."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
+
+
+def redirected(url: str, response: urllib3.BaseHTTPResponse, what: str) -> str:
+    """Where a response sends the client. Raises Failure(SourceUnavailable) if that is no HTTP URL."""
+    then = urljoin(url, response.headers.get("Location", ""))
+    if urlsplit(then).scheme not in ("http", "https") or (
+        url.startswith("https:") and then.startswith("http:")
+    ):
+        raise Failure(
+            Reason.SOURCE_UNAVAILABLE, f"{what}: redirected to {shown(then)}, which is not followed"
+        )
+    return then
+
+
+def shown(url: str) -> str:
+    """A URL without its query, which may be a signature."""
+    return f"{url.partition('?')[0]!a:.300}"
+
+
+def range_header(start: int, end: int) -> dict[str, str]:
+    """The header that asks for bytes [start, end)."""
+    return {"Range": f"bytes={start}-{end - 1}"}  # RFC 9110, section 14.1.2: the last position is included
+
+
+def check_range(response: urllib3.BaseHTTPResponse, file: File, start: int, end: int) -> None:
+    """That the body will be bytes [start, end) of a file of the listed size.
+
+    Raises Failure: SourceChanged for another size, SourceUnavailable for another range than asked,
+    InvalidRequest for a server that does not serve ranges, and what `failure` says for an error status.
+    """
+    what = f"file {file.name!a}"
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if response.status in (200, 206) and encoding != "identity":
+        raise Failure(
+            Reason.INVALID_REQUEST, f"{what}: comes in Content-Encoding {encoding!a:.40}; serve it as it is"
+        )
+    if response.status == 206:
+        said = response.headers.get("Content-Range", "")
+        if said == f"bytes {start}-{end - 1}/{file.size}":
+            return
+        total = said.rpartition("/")[2]
+        if total.isdecimal() and int(total) != file.size:
+            raise Failure(
+                Reason.SOURCE_CHANGED, f"{what}: was {file.size} bytes, is {total}; list the source anew"
+            )
+        asked = f"bytes {start}-{end - 1}/{file.size}"
+        raise Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: asked for {asked}, got {said!a:.100}")
+    if response.status == 200:
+        length = response.headers.get("Content-Length", "")
+        if length.isdecimal() and int(length) != file.size:
+            raise Failure(
+                Reason.SOURCE_CHANGED, f"{what}: was {file.size} bytes, is {length}; list the source anew"
+            )
+        if (start, end) != (0, file.size):
+            raise without_ranges(what)
+        return
+    raise failure(response.status, response.headers, what, listed=True)
+
+
+def without_ranges(what: str) -> Failure:
+    """A server that answers a range with the whole."""
+    return Failure(
+        Reason.INVALID_REQUEST,
+        f"{what}: the server does not serve ranges (RFC 9110, section 14); put the files behind one that"
+        " does, such as nginx, or into S3",
+    )
+
+
+def body(response: urllib3.BaseHTTPResponse, count: int, what: str) -> Iterator[bytes]:
+    """`count` bytes of a body in chunks.
+
+    Raises Failure(SourceUnavailable) if it ends before, breaks off or stalls. Bytes beyond are not read.
+    """
+    read = 0
+    while read < count:
+        try:
+            chunk = response.read(min(CHUNK_BYTES, count - read), decode_content=False)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise unavailable(f"{what}, after {read} of {count} bytes", "", error) from error
+        if not chunk:
+            raise Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: the body ended after {read} of {count} bytes")
+        read += len(chunk)
+        yield chunk
+
+
+def text(response: urllib3.BaseHTTPResponse, most: int, what: str) -> bytes:
+    """A whole body of at most `most` bytes. Raises Failure: InvalidRequest if longer, SourceUnavailable."""
+    try:
+        content = response.read(most + 1, decode_content=False)
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        raise unavailable(what, "", error) from error
+    if len(content) > most:
+        raise Failure(Reason.INVALID_REQUEST, f"{what}: longer than the {most} bytes that are read")
+    return content
+
+
+def failure(
+    status: int, headers: Mapping[str, str], what: str, *, listed: bool = False, said: str = ""
+) -> Failure:
+    """The reason that a status other than success stands for.
+
+    `listed` says that the thing was there when it was listed: gone or another, it has changed. `said` is
+    what the server adds.
+    """
+    tail = f": {said!a:.300}" if said else ""
+    if status in (401, 403, 407):
+        return Failure(
+            Reason.ACCESS_DENIED, f"{what}: HTTP {status}{tail}; give credentials that may read it"
+        )
+    if status in (404, 410, 412, 416) and listed:
+        return Failure(
+            Reason.SOURCE_CHANGED, f"{what}: HTTP {status}, not what was listed; list the source anew"
+        )
+    if status in _TRANSIENT or status >= 500 or status in REDIRECTS:
+        return Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: HTTP {status}{tail}", retry_after_s(headers))
+    return Failure(Reason.INVALID_REQUEST, f"{what}: HTTP {status}{tail}; check the URL")
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait by `Retry-After` (RFC 9110, section 10.2.3), a date counted from the response's own.
+
+    The Hub says it by `RateLimit` instead: t seconds until more than r are allowed
+    (draft-ietf-httpapi-ratelimit-headers, section 4).
+    """
+    limit = re.search(r";r=0;t=(\d{1,6})", headers.get("RateLimit", "").replace(" ", ""))
+    value = headers.get("Retry-After", limit[1] if limit else "").strip()
+    if value.isdecimal() and len(value) < 10:
+        return float(value)
+    try:
+        until = parsedate_to_datetime(value) - parsedate_to_datetime(headers.get("Date", ""))
+    except (TypeError, ValueError):
+        return None
+    return max(0.0, until.total_seconds())
+
+
+def unavailable(what: str, url: str, error: Exception) -> Failure:
+    """No response, or not the whole of one."""
+    if isinstance(error, urllib3.exceptions.TimeoutError | TimeoutError):
+        how = "no byte in time"
+    elif isinstance(error, urllib3.exceptions.ProtocolError):
+        how = f"the connection broke off ({error.args[0] if error.args else error})"
+    else:
+        # The text of urllib3's errors has the URL with its query in it, which may be a signature.
+        cause = error.__cause__ or error
+        how = type(cause).__name__
+        if isinstance(cause, OSError) and cause.strerror:
+            how = cause.strerror
+    at = f" at {shown('://'.join(origin(url)))}" if url else ""
+    return Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: {how}{at}")
+
+
+def patiently(call: Callable[[], _T], sleep: Callable[[float], None] = time.sleep) -> _T:
+    """`call()`, again after a wait where it raises SourceUnavailable, five times at most.
+
+    Waits about half a second first and twice as long each time, or as long as Retry-After says (a minute at
+    most).
+    """
+    waiting = tenacity.wait_random_exponential(multiplier=0.5, max=8)
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.retry_after_s if isinstance(error, Failure) else None
+        return waiting(state) if asked is None else min(asked, _LONGEST_WAIT_S)
+
+    retrying = tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(_ATTEMPTS),
+        wait=wait,
+        retry=tenacity.retry_if_exception(_transient),
+        sleep=sleep,
+        reraise=True,
+    )
+    return retrying(call)
+
+
+def _transient(error: BaseException) -> bool:
+    return isinstance(error, Failure) and error.reason is Reason.SOURCE_UNAVAILABLE

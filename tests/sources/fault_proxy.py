@@ -1,0 +1,137 @@
+"""A TCP proxy before a real HTTP server that spoils some of its responses, once each."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+HEAD_END = b"\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is done to one response. Bodies are cut after `after` bytes."""
+
+    status: int = 0
+    """Answer with this status and do not ask the server."""
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    cut: bool = False
+    """Close the connection after `after` bytes of the body."""
+    reset: bool = False
+    """Reset it then."""
+    stall: bool = False
+    """Send nothing more then, until the client goes."""
+    silent: bool = False
+    """Send nothing at all."""
+    after: int = 0
+
+
+class FaultProxy:
+    """Serves one request per connection. `faults` are used up by requests that contain `only`."""
+
+    def __init__(self, server: str) -> None:
+        parts = urlsplit(server)
+        assert parts.hostname
+        assert parts.port
+        self._server = (parts.hostname, parts.port)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.faults: deque[Fault] = deque()
+        self.only = b"\r\nRange: bytes="
+        self.requests: list[bytes] = []
+        self._threads: list[threading.Thread] = []
+        self._open: set[socket.socket] = set()
+        self._closed = False
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            if self._closed:
+                client.close()
+                return
+            self._open.add(client)
+            thread = threading.Thread(target=self._serve, args=(client,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client:
+            head = b""
+            while HEAD_END not in head:
+                more = client.recv(65536)
+                if not more:
+                    return
+                head += more
+            self.requests.append(head)
+            fault = None
+            if self.only.lower() in head.lower():
+                with contextlib.suppress(IndexError):
+                    fault = self.faults.popleft()
+            if fault and fault.silent:
+                client.recv(1)
+            elif fault and fault.status:
+                client.sendall(_response(fault))
+            else:
+                self._relay(client, head, fault)
+        self._open.discard(client)
+
+    def _relay(self, client: socket.socket, head: bytes, fault: Fault | None) -> None:
+        with socket.create_connection(self._server, 10) as server:
+            lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
+            server.sendall(lines[0] + b"\r\nConnection: close\r\n" + b"\r\n".join(lines[1:]))
+            answer = b""
+            while HEAD_END not in answer:
+                more = server.recv(65536)
+                if not more:
+                    return
+                answer += more
+            start = answer.index(HEAD_END) + len(HEAD_END)
+            left = start + fault.after if fault else None
+            while answer:
+                client.sendall(answer[:left])
+                if left is not None:
+                    left -= len(answer[:left])
+                    if not left:
+                        break
+                answer = server.recv(65536)
+            if fault and fault.stall:
+                client.recv(1)
+            if fault and fault.reset:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    @classmethod
+    @contextlib.contextmanager
+    def before(cls, server: str) -> Iterator[FaultProxy]:
+        """Run one before the server at this URL."""
+        proxy = cls(server)
+        accepting = threading.Thread(target=proxy._accept)
+        accepting.start()
+        try:
+            yield proxy
+        finally:
+            proxy._closed = True
+            with contextlib.suppress(OSError):
+                socket.create_connection(proxy._socket.getsockname(), 1).close()
+            proxy._socket.close()
+            accepting.join(5)
+            for client in list(proxy._open):
+                with contextlib.suppress(OSError):
+                    client.shutdown(socket.SHUT_RDWR)
+            for thread in proxy._threads:
+                thread.join(5)
+
+
+def _response(fault: Fault) -> bytes:
+    headers = {"Content-Length": str(len(fault.body)), "Connection": "close", **fault.headers}
+    lines = [f"HTTP/1.1 {fault.status} Fault", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join(lines).encode() + HEAD_END + fault.body

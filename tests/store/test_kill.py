@@ -1,0 +1,175 @@
+"""kill -9 at any moment: no false ready, equal content in the end, one range per connection fetched again.
+
+`pytest -m soak tests/store` takes 200 moments; KILLS=N sets how many the ordinary run takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cacheprep.store.inventory import inventory
+from cacheprep.store.layout import Layout, State
+from cacheprep.store.verify import deep
+from tests.store.origin import Origin, make_model, same
+from tests.store.running import CONNECTIONS, FAST, RANGE, fetch, run, running
+
+KILLS = int(os.environ.get("KILLS", "8"))
+BANDWIDTH = ("--bandwidth", "12MB")
+"""Makes a fetch take most of a second, so that moments differ."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    make_model(directory)
+    return directory
+
+
+@pytest.fixture
+def origin(model: Path) -> Iterator[Origin]:
+    with Origin(model) as server:
+        yield server
+
+
+def check_no_false_ready(root: Path, model: Path) -> list[State]:
+    """The states of all caches; one that says it is ready must be, to the last byte."""
+    states = []
+    for entry in inventory(Layout(str(root))):
+        states.append(entry.state)
+        if entry.ready:
+            assert same(model, Path(entry.path))
+            verdict, _ = deep(Layout(str(root)), entry.key, time.time, lambda _: None)
+            assert verdict.ready, verdict
+    return states
+
+
+def killed_after(seconds: float, *arguments: str | Path) -> bool:
+    """Run a command and kill it; False if it had ended before."""
+    with running(*arguments) as process:
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return True
+    return False
+
+
+def fetch_through_kills(origin: Origin, model: Path, root: Path, moments: list[float]) -> set[State]:
+    """Kill a fetch at each moment, then let it end; returns the states that were seen in between."""
+    origin.forget()
+    seen: set[State] = set()
+    kills = 0
+    for moment in moments:
+        kills += killed_after(moment, "fetch", origin.url, "--to", root, *FAST, *BANDWIDTH)
+        seen.update(check_no_false_ready(root, model))
+    done = fetch(origin.url, root, "--json")
+    assert done.returncode == 0, done.stderr
+    assert same(model, Path(json.loads(done.stdout)["path"]))
+    assert State.READY in check_no_false_ready(root, model)
+    assert origin.total_sent <= origin.listing().total + kills * CONNECTIONS * RANGE
+    return seen
+
+
+def test_a_fetch_survives_kills_at_random_moments(origin: Origin, model: Path, tmp_path: Path) -> None:
+    chance = random.Random(os.environ.get("SEED", "1"))
+    seen = set()
+    for number in range(KILLS // 2):
+        moments = [chance.uniform(0.3, 1.6) for _ in range(2)]
+        seen |= fetch_through_kills(origin, model, tmp_path / str(number), moments)
+    assert State.PARTIAL in seen
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_fetch_survives_kills_at_two_hundred_random_moments(
+    origin: Origin, model: Path, tmp_path: Path
+) -> None:
+    chance = random.Random()
+    for number in range(100):
+        moments = [chance.uniform(0.3, 1.8) for _ in range(2)]
+        fetch_through_kills(origin, model, tmp_path / str(number), moments)
+
+
+def steps(*arguments: str | Path, least: int = 1) -> Iterator[int]:
+    """Kill a command before its first change of the file system, its second, and so on to its last."""
+    for number in range(least, 10_000):
+        done = run(*arguments, KILL_AT=str(number))
+        if done.returncode != -9:
+            assert done.returncode == 0, done.stderr
+            return
+        yield number
+
+
+def test_a_publish_survives_a_kill_before_each_of_its_steps(tmp_path: Path) -> None:
+    """The last steps of a fetch: manifest, fsyncs, rename, marker, what is left over."""
+    (tmp_path / "model").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "model" / name).write_bytes(name.encode() * 5000)
+    with Origin(tmp_path / "model") as origin:
+        count = tmp_path / "count"
+        assert fetch(origin.url, tmp_path / "whole", COUNT_TO=str(count)).returncode == 0
+        last = int(count.read_text())
+        seen = set()
+        for number in range(last - 12, last + 1):
+            root = tmp_path / f"root{number}"
+            assert fetch(origin.url, root, KILL_AT=str(number)).returncode == -9
+            seen.update(check_no_false_ready(root, tmp_path / "model"))
+            done = fetch(origin.url, root)
+            assert done.returncode == 0, done.stderr
+            assert same(tmp_path / "model", Path(done.stdout.strip()))
+    assert seen == {State.PARTIAL, State.UNMARKED, State.READY}
+
+
+def test_gc_and_rm_survive_a_kill_before_each_of_their_steps(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "model" / name).write_bytes(name.encode() * 5000)
+    root = tmp_path / "root"
+    with Origin(tmp_path / "model") as origin:
+        key = json.loads(fetch(origin.url, root, "--json").stdout)["key"]
+        # Each run of `rm` makes the change before which the last one was killed.
+        for number in range(1, 20):
+            run("rm", key, "--to", root, KILL_AT=str(number))
+            check_no_false_ready(root, tmp_path / "model")
+        for _ in steps("gc", "--to", root, "--older-than", "0s"):
+            check_no_false_ready(root, tmp_path / "model")
+        assert inventory(Layout(str(root))) == []
+        assert list((root / "trash").iterdir()) == []
+        done = fetch(origin.url, root)
+        assert same(tmp_path / "model", Path(done.stdout.strip()))
+
+
+def test_a_verification_that_is_killed_changes_nothing_that_is_good(
+    origin: Origin, model: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    assert fetch(origin.url, root).returncode == 0
+    for _ in steps("verify", "--deep", "--to", root):
+        assert check_no_false_ready(root, model) == [State.READY]
+
+
+def test_a_repair_survives_kills(origin: Origin, model: Path, tmp_path: Path) -> None:
+    """A published cache that lost a file: its good files are kept, and only the bad one is fetched."""
+    root = tmp_path / "root"
+    path = Path(fetch(origin.url, root).stdout.strip())
+    bad = path / "model-00003.safetensors"
+    content = bytearray(bad.read_bytes())
+    content[77] ^= 1
+    bad.write_bytes(content)
+    assert run("verify", "--deep", "--to", root).returncode == 6
+    origin.forget()
+    chance = random.Random(3)
+    for _ in range(4):
+        killed_after(chance.uniform(0.3, 0.9), "fetch", origin.url, "--to", root, *FAST, "--bandwidth", "2MB")
+        check_no_false_ready(root, model)
+    done = fetch(origin.url, root)
+    assert same(model, Path(done.stdout.strip()))
+    assert set(origin.sent) == {"model-00003.safetensors"}
