@@ -221,7 +221,7 @@ def obtain(wanted: Wanted) -> None:
             Edge(canceled),
             counters,
             tell,
-            request=_request(),
+            request=_request() if wanted.listing is None else b"",
         )
         for unused in opened:
             unused.close()

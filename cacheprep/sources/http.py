@@ -6,7 +6,6 @@ writes it, with names relative to the URL. Sizes and ETags are asked of the serv
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 import urllib3
 
 from cacheprep.failures import Failure, Reason
-from cacheprep.listing import MAX_JSON_BYTES, Digest, File, Listing
+from cacheprep.listing import MAX_JSON_BYTES, File, Listing
+from cacheprep.sources.http_manifest import UNKNOWN, read_manifest
 from cacheprep.sources.options import SourceOptions
 from cacheprep.sources.token import given_token
 from cacheprep.sources.web import (
@@ -34,8 +34,6 @@ from cacheprep.sources.web import (
 MANIFEST = "SHA256SUMS"
 _PROBES = 16
 """Files whose size is asked for at once."""
-_LINE = re.compile(r"(?P<digest>[0-9a-fA-F]{64}) [ *](?P<name>.+)")
-_TAGGED = re.compile(r"SHA256 \((?P<name>.+)\) = (?P<digest>[0-9a-fA-F]{64})")
 
 
 class HttpSource:
@@ -109,38 +107,6 @@ class HttpSource:
         # A manifest elsewhere is not shown the token of the files.
         token = given_token(self._options) if origin(url) == origin(self.url) else None
         return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-UNKNOWN = 0
-"""Size of a file whose manifest names none; `sha256sum` does not."""
-
-
-def read_manifest(content: bytes, what: str) -> list[File]:
-    """The files of a manifest in either form; size `UNKNOWN` where it names none, and no versions.
-
-    Raises Failure(InvalidRequest) naming the line that is neither.
-    """
-    if content.lstrip()[:1] == b"{":
-        return [File(file.name, file.size, file.digests) for file in Listing.from_json(content).files]
-    files = []
-    try:
-        lines = content.decode().split("\n")
-    except UnicodeDecodeError as error:
-        raise Failure(Reason.INVALID_REQUEST, f"{what}: is not UTF-8") from error
-    for number, line in enumerate(lines, 1):
-        line = line.removesuffix("\r")
-        if not line or line.startswith("#"):
-            continue
-        match = _LINE.fullmatch(line) or _TAGGED.fullmatch(line)
-        if match is None:
-            raise Failure(
-                Reason.INVALID_REQUEST,
-                f"{what}: line {number} is {line!a:.100}; write lines as sha256sum prints them, or a listing"
-                " of `cacheprep sources resolve -o`",
-            )
-        name = match["name"].removeprefix("./")
-        files.append(File(name, UNKNOWN, (Digest("sha256", match["digest"].lower()),)))
-    return files
 
 
 def _directory(url: str) -> str:

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote, urljoin
@@ -61,8 +62,10 @@ class HuggingFaceSource:
             )
         self._revision = revision or options.revision or "main"
         self.url = self._canonical(self._revision)
-        self._endpoint = (options.hub_endpoint or os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
-        self._options = options
+        self._options = options = replace(
+            options, hub_endpoint=options.hub_endpoint or os.environ.get("HF_ENDPOINT") or HUB
+        )
+        self._endpoint = str(options.hub_endpoint).rstrip("/")
         self._web = Web(options.timeout_s)
         self._signed: dict[str, str] = {}
         """URL of a file on the Hub to the signed one elsewhere that it last redirected to."""

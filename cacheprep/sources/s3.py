@@ -7,8 +7,6 @@ ETag is taken for a version, never for a digest: of a multipart upload it is non
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import re
 import threading
@@ -26,9 +24,11 @@ from botocore.config import Config
 
 from cacheprep import __version__
 from cacheprep.failures import Failure, Reason
-from cacheprep.listing import MAX_FILES, Digest, File, Listing
+from cacheprep.listing import MAX_FILES, File, Listing
 from cacheprep.sources.options import SourceOptions
-from cacheprep.sources.web import failure, patiently, retry_after_s
+from cacheprep.sources.s3_checksums import digests, parts
+from cacheprep.sources.s3_failures import EXPIRED, client_failure, local_failure
+from cacheprep.sources.web import patiently
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -40,24 +40,9 @@ CHUNK_BYTES = 256 << 10
 # S3 user guide, "Bucket naming rules"; older buckets, access points and other stores are wider.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{1,254}")
 _VERSION = re.compile(r'etag=(?P<etag>"[^"]*")(?: version=(?P<version>[^ ]+))?(?P<single> single)?')
-_CHECKSUMS = {"SHA256": "sha256", "CRC64NVME": "crc64nvme", "CRC32C": "crc32c", "CRC32": "crc32"}
-_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
-_DENIED = frozenset(
-    {
-        "AccessDenied",
-        "AllAccessDisabled",
-        "InvalidAccessKeyId",
-        "InvalidToken",
-        "SignatureDoesNotMatch",
-        "RequestTimeTooSkewed",
-        "UnrecognizedClientException",
-        "XAdminUserNotFound",  # versitygw, of an access key that it does not know
-    }
-)
-_BUSY = frozenset(
-    {"SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "ThrottlingException"}
-)
 _T = TypeVar("_T")
+_Head = tuple[Mapping[str, Any], int | None]
+"""A HEAD response, and the bytes of a part where its checksum is composite."""
 
 
 class S3Source:
@@ -83,7 +68,7 @@ class S3Source:
             if not name:
                 raise Failure(Reason.INVALID_REQUEST, f"{what}: the patterns leave the object out; drop them")
             return self._options.listing(
-                self.url, single.get("VersionId", ""), [_file(name, single, " single")]
+                self.url, single[0].get("VersionId", ""), [_file(name, single, " single")]
             )
         prefix = self._prefix()
         etags = patiently(partial(self._called, what, lambda client: self._list(client, prefix)))
@@ -174,11 +159,11 @@ class S3Source:
             try:
                 return call(client)
             except aws.ClientError as error:
-                if again or error.response["Error"].get("Code") not in {*_EXPIRED, "400"}:
-                    raise _client_failure(error, what, listed=listed) from error
+                if again or error.response["Error"].get("Code") not in {*EXPIRED, "400"}:
+                    raise client_failure(error, what, listed=listed) from error
                 self._renew(generation)
             except (aws.BotoCoreError, aws.HTTPClientError, urllib3.exceptions.HTTPError, OSError) as error:
-                raise _local_failure(error, what) from error
+                raise local_failure(error, what) from error
         raise AssertionError("the second turn returns or raises")
 
     def _current(self) -> tuple[S3Client, int]:
@@ -188,7 +173,7 @@ class S3Source:
                 try:
                     self._client = self._new_client()
                 except (aws.BotoCoreError, ValueError) as error:
-                    raise _local_failure(error, f"source {self.url}") from error
+                    raise local_failure(error, f"source {self.url}") from error
             return self._client, self._generation
 
     def _new_client(self) -> S3Client:
@@ -222,7 +207,7 @@ class S3Source:
     def _prefix(self) -> str:
         return self._key if not self._key or self._key.endswith("/") else f"{self._key}/"
 
-    def _head_single(self, client: S3Client) -> Mapping[str, Any] | None:
+    def _head_single(self, client: S3Client) -> _Head | None:
         """HEAD of the one object that the URL names; None if it names a prefix."""
         if not self._key or self._key.endswith("/"):
             return None
@@ -244,11 +229,11 @@ class S3Source:
             return False
         return bool(found.get("KeyCount"))
 
-    def _head(self, client: S3Client, key: str, etag: str | None = None) -> Mapping[str, Any]:
+    def _head(self, client: S3Client, key: str, etag: str | None = None) -> _Head:
         asked = {"IfMatch": etag} if etag else {}
         head: Callable[..., Mapping[str, Any]] = client.head_object
         found = head(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED", **asked, **self._payer())
-        return {**found, "_part": self._part_bytes(client, key, found)}
+        return found, self._part_bytes(client, key, found)
 
     def _part_bytes(self, client: S3Client, key: str, found: Mapping[str, Any]) -> int | None:
         """Bytes of each part but the last of a multipart upload with composite checksums, else None.
@@ -256,10 +241,9 @@ class S3Source:
         A composite checksum can be checked only by who knows where the parts end. All uploaders that are
         known make them of one size; the first and the last one show it.
         """
-        counts = [int(match[1]) for match in map(_composite_count, _values(found)) if match]
-        if not counts:
+        count = parts(found)
+        if count is None:
             return None
-        count = counts[0]
         asked = {"Bucket": self._bucket, "Key": key, "IfMatch": found["ETag"], **self._payer()}
         if found.get("VersionId", "null") != "null":
             asked["VersionId"] = found["VersionId"]
@@ -310,43 +294,11 @@ def _parse(url: str) -> tuple[str, str]:
     return bucket, key
 
 
-def _file(name: str, head: Mapping[str, Any], suffix: str = "") -> File:
-    version = head.get("VersionId", "null")
-    says = f"etag={head['ETag']}" + ("" if version == "null" else f" version={version}")
-    return File(name, head["ContentLength"], tuple(_digests(head)), says + suffix)
-
-
-def _values(head: Mapping[str, Any]) -> list[str]:
-    return [head[f"Checksum{name}"] for name in _CHECKSUMS if head.get(f"Checksum{name}")]
-
-
-def _composite_count(value: str) -> re.Match[str] | None:
-    return re.fullmatch(r"[^-]+-([1-9][0-9]{0,4})", value)
-
-
-def _digests(head: Mapping[str, Any]) -> Iterator[Digest]:
-    """The checksums of a HEAD response that can be checked.
-
-    https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity.html: base64 of the
-    digest; a composite one is followed by - and the number of parts. Of a multipart upload (its ETag ends in
-    -N) one that is neither marked so nor said to be of the full object could be either, and is left out.
-    """
-    ambiguous = "-" in head["ETag"] and head.get("ChecksumType") != "FULL_OBJECT"
-    for name, algorithm in _CHECKSUMS.items():
-        value: str = head.get(f"Checksum{name}", "")
-        composite = _composite_count(value)
-        if composite:
-            if head["_part"] is None:
-                continue
-            algorithm, value = f"{algorithm}:{head['_part']}", value.partition("-")[0]
-        elif ambiguous:
-            continue
-        try:
-            digest = base64.b64decode(value, validate=True).hex()
-        except (binascii.Error, ValueError):
-            continue
-        if digest:
-            yield Digest(algorithm, digest)
+def _file(name: str, head: _Head, suffix: str = "") -> File:
+    found, part = head
+    version = found.get("VersionId", "null")
+    says = f"etag={found['ETag']}" + ("" if version == "null" else f" version={version}")
+    return File(name, found["ContentLength"], tuple(digests(found, part)), says + suffix)
 
 
 def _chunks(body: Any, count: int, what: str) -> Iterator[bytes]:
@@ -355,60 +307,8 @@ def _chunks(body: Any, count: int, what: str) -> Iterator[bytes]:
         try:
             chunk = body.read(min(CHUNK_BYTES, count - read))
         except (aws.BotoCoreError, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise _local_failure(error, f"{what}, after {read} of {count} bytes") from error
+            raise local_failure(error, f"{what}, after {read} of {count} bytes") from error
         if not chunk:
             raise Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: the body ended after {read} of {count} bytes")
         read += len(chunk)
         yield chunk
-
-
-def _client_failure(error: aws.ClientError, what: str, *, listed: bool) -> Failure:
-    """What an error that a store (or STS) answered with stands for.
-
-    https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
-    """
-    code = error.response["Error"].get("Code", "")
-    said = f"{code}: {error.response['Error'].get('Message', '')}"
-    metadata = error.response["ResponseMetadata"]
-    status, headers = metadata["HTTPStatusCode"], {k.title(): v for k, v in metadata["HTTPHeaders"].items()}
-    if code in _EXPIRED:
-        return Failure(
-            Reason.ACCESS_DENIED,
-            f"{what}: the credentials have expired ({code}); renew them where they come from",
-        )
-    if code == "400":  # a HEAD has no body to say more in
-        return Failure(
-            Reason.ACCESS_DENIED,
-            f"{what}: HTTP 400 to HEAD; renew credentials that have expired; objects under a customer's key"
-            " (SSE-C) cannot be read",
-        )
-    if code == "InvalidObjectState":
-        return Failure(Reason.INVALID_REQUEST, f"{what}: is archived ({said!a:.200}); restore it first")
-    if code in _DENIED:
-        return Failure(
-            Reason.ACCESS_DENIED,
-            f"{what}: {said!a:.300}; give credentials that may read it (s3:GetObject, s3:ListBucket), and"
-            " requester pays where the bucket asks for it",
-        )
-    if code in _BUSY:
-        return Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: {said!a:.300}", retry_after_s(headers))
-    if code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"):
-        return Failure(Reason.INVALID_REQUEST, f"{what}: {said!a:.300}; give the bucket's region")
-    if code in ("NoSuchKey", "NoSuchVersion") and listed:
-        status = 404
-    return failure(status, headers, what, listed=listed and code != "NoSuchBucket", said=said)
-
-
-def _local_failure(error: Exception, what: str) -> Failure:
-    """What an error stands for with which no answer came."""
-    said = f"{what}: {type(error).__name__}"
-    if isinstance(error, aws.NoCredentialsError | aws.PartialCredentialsError | aws.TokenRetrievalError):
-        return Failure(Reason.ACCESS_DENIED, f"{said}; give credentials as for the AWS CLI")
-    if isinstance(error, aws.SSOError | aws.RefreshWithMFAUnsupportedError | aws.LoginError):
-        return Failure(Reason.ACCESS_DENIED, f"{said}; log in again with the AWS CLI")
-    if isinstance(error, aws.ProfileNotFound | aws.ConfigParseError | aws.ParamValidationError | ValueError):
-        return Failure(Reason.INVALID_REQUEST, f"{said}: {error!s:.300}")
-    if isinstance(error, aws.NoRegionError | aws.InvalidRegionError):
-        return Failure(Reason.INVALID_REQUEST, f"{said}; give the bucket's region")
-    # Not the error's text: it may have the URL, and that may have a signature.
-    return Failure(Reason.SOURCE_UNAVAILABLE, f"{said}; the store did not answer, or not to the end")

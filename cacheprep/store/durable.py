@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import secrets
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -74,10 +75,15 @@ def allocate(fd: int, length: int) -> bool:
     raise OSError(number, os.strerror(number))
 
 
-def write_file(path: str, content: bytes) -> None:
-    """Replace a file by one of this content, durably: whoever reads sees the old one or all of the new
-    one."""
-    fresh = f"{path}.new"
+def write_file(path: str, content: bytes, *, locked: bool = True) -> None:
+    """Replace a file by one of this content, durably: whoever reads sees all of the old or all of the new.
+
+    Args:
+        path: the file.
+        content: all of it.
+        locked: whether a lock keeps others from writing it at the same time.
+    """
+    fresh = f"{path}.new" if locked else f"{path}.{secrets.token_hex(8)}.new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
     try:
         with memoryview(content) as left:

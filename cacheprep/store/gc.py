@@ -18,6 +18,10 @@ DEFAULT_AGE_S = 24 * 3600.0
 """A partial cache that young may be resumed yet."""
 
 
+WRITE_S = 60.0
+"""For so long a small file may be about to be renamed to its place."""
+
+
 class Found(NamedTuple):
     """Something that may go, or went."""
 
@@ -57,7 +61,7 @@ def collect(
             yield from _dead(
                 layout, key, layout.cache(key), "published without a marker", now - older_than_s, dry
             )
-    yield from _requests(layout, dry)
+    yield from _requests(layout, now - max(older_than_s, WRITE_S), dry)
     if not dry:
         _locks(layout)
 
@@ -110,9 +114,15 @@ def _newest(path: str) -> float:
     return newest
 
 
-def _requests(layout: Layout, dry: bool) -> Iterator[Found]:
+def _requests(layout: Layout, before: float, dry: bool) -> Iterator[Found]:
     for name in sorted(os.listdir(layout.requests)):
         path = os.path.join(layout.requests, name)
+        if name.endswith(".new"):
+            if _newest(path) < before:
+                if not dry:
+                    delete_tree(path)
+                yield Found(path, 0, "left by a process that died")
+            continue
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
                 key = file.readline().strip()
@@ -125,7 +135,7 @@ def _requests(layout: Layout, dry: bool) -> Iterator[Found]:
         ):
             size = os.path.getsize(path)
             if not dry:
-                os.unlink(path)
+                delete_tree(path)
             yield Found(path, size, "resolved to a cache that is gone")
 
 

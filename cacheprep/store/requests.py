@@ -25,12 +25,15 @@ def recall(layout: Layout, request: bytes) -> str | None:
 
 
 def remember(layout: Layout, request: bytes, key: str) -> None:
-    """Remember the key of a request, durably."""
+    """Remember the key of a request, if the disk has room for that."""
     from cacheprep.store.durable import write_file
 
     if recall(layout, request) != key:
-        os.makedirs(layout.requests, exist_ok=True)
-        write_file(_path(layout, request), f"{key}\n".encode() + request)
+        try:
+            write_file(_path(layout, request), f"{key}\n".encode() + request, locked=False)
+        except OSError:
+            # On a disk that is full the source is asked again next time.
+            return
 
 
 def _path(layout: Layout, request: bytes) -> str:

@@ -127,8 +127,9 @@ def _open(layout: Layout, rules: Rules) -> Root:
         if rules.kubernetes and not rules.allow_shared_disk:
             raise _invalid(layout.root, f"{said}; mount a disk of its own there, or allow a shared disk")
         warnings.append(f"cache root {layout.root}: {said}")
-    disk = measure(there)
-    _check_full(layout.root, disk)
+    if not _is_store(layout):
+        # In a root that is one already, what is ready is of use yet; a reservation refuses the rest.
+        _check_full(layout.root, measure(there))
     _make(layout)
     return Root(layout, own, tuple(warnings))
 
@@ -144,12 +145,12 @@ def _check_full(root: str, disk: Disk) -> None:
 def _make(layout: Layout) -> None:
     if not _is_store(layout):
         taken = [at for at in layout.directories if os.path.lexists(at)]
-        if taken and not os.path.lexists(f"{layout.store_file}.new"):
+        if taken:
             raise _invalid(
                 layout.root, f"holds {taken[0]}, which is not ours; name an empty directory, or one below it"
             )
         make_directory(layout.root)
-        write_file(layout.store_file, STORE_LINE.encode())
+        write_file(layout.store_file, STORE_LINE.encode(), locked=False)
     owner = os.stat(layout.store_file).st_uid
     if owner != os.geteuid():
         raise Failure(

@@ -42,7 +42,7 @@ from extproc.pool.snapshot import Snapshot
 from extproc.prefix import BlockKeys
 from extproc.routing.latest import Latest
 from extproc.routing.pick import EMPTY, RETRIES, SHED, Foreseen, Pick, Reason
-from extproc.routing.rendezvous import best, weights
+from extproc.routing.rendezvous import best, lowest, weights
 from extproc.routing.sent import TOKEN_BYTES, Match, Sent
 
 YET_TO_COME = 3.0
@@ -293,25 +293,17 @@ def _least(
 ) -> list[int]:
     """Indices of the least growths, in order; what is about equal to the least comes first in HRW order."""
     growth = found.growth if among is None else found.growth[among]
-    first = int(growth.argmin())
-    equal = growth <= growth.item(first) * ABOUT_EQUAL
-    order = [first]
-    if np.count_nonzero(equal) > 1:
-        ties = equal.nonzero()[0]
+    order = lowest(growth, most)
+    equal = growth.item(order[0]) * ABOUT_EQUAL
+    if len(order) > 1 and growth.item(order[1]) <= equal:
+        ties = (growth <= equal).nonzero()[0]
         chosen = ties if among is None else among[ties]
         merits = weights(key, hashes[chosen])
         if found.poured is None or not found.poured[chosen].any():
-            order = ties[best(merits, most)].tolist()
+            first = best(merits, most)
         else:
-            order = ties[_in_proportion(merits, found.poured[chosen])[:most]].tolist()
-    if (more := min(most, len(growth)) - len(order)) > 0:
-        rest = growth.copy()
-        rest[order] = np.inf
-        for _ in range(more):
-            # A few times the least is found sooner than the few least at once.
-            index = int(rest.argmin())
-            rest[index] = np.inf
-            order.append(index)
+            first = _in_proportion(merits, found.poured[chosen])[:most].tolist()
+        order = ties[first].tolist() + order[len(ties) :]
     return order if among is None else among[order].tolist()
 
 

@@ -1,9 +1,9 @@
 """A disk that remembers in which order it was written and flushed: a FUSE file system with one file, `disk`.
 
-A loop device over that file is a block device with a volatile write cache: a write is recorded when it comes, a
-flush (the fsync that the loop driver makes of it) when the kernel asks for one. `Log` makes of the record what
-a disk may hold if power is lost at any moment: all that was written before the last flush, and of what was
-written since any part of it, in units of sectors, in any order.
+A loop device over that file is a block device with a volatile write cache: a write is recorded when it comes,
+a flush (the fsync that the loop driver makes of it) when the kernel asks for one. `Log` makes of the record
+what a disk may hold if power is lost at any moment: all that was written before the last flush, and of what
+was written since any part of it, in units of sectors, in any order.
 
     python -m tests.disk.recorder MOUNTPOINT BYTES LOG
 """

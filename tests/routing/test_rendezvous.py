@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.routing.rendezvous import best, less_load_first, prefer, weights
+from extproc.routing.rendezvous import best, less_load_first, lowest, prefer, weights
 from tests.routing.traffic import snapshot
 
 _MASK = 2**64 - 1
@@ -88,3 +88,10 @@ def test_less_load_first_never_ranks_a_busier_endpoint_higher(loads: list[int]) 
     order = best(ranked, len(loads))
     capped = [min(loads[index], 2**20 - 1) for index in order]
     assert capped == sorted(capped)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 7.0, 1e18]), min_size=1, max_size=150), st.integers(1, 6))
+def test_the_lowest_are_those_of_a_sort_and_the_values_stay(values: list[float], count: int) -> None:
+    array = np.array(values)
+    assert lowest(array, count) == sorted(range(len(values)), key=values.__getitem__)[:count]
+    assert array.tolist() == values

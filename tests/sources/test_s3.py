@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cacheprep.listing import Listing, Verification, proof
 from cacheprep.sources import SourceOptions, source_of
 from tests.sources.fault_proxy import Fault, FaultProxy
 from tests.sources.reading import contents, failure_of_reading, failure_of_resolving, named, read
+from tests.sources.servers import ACCESS, SECRET
 
 PART = 5 << 20  # the least that S3 takes for a part that is not the last
 _numbers = itertools.count()
@@ -239,7 +241,6 @@ def test_nothing_there_and_nothing_wanted_are_invalid_requests(bucket: Bucket) -
 def test_hostile_keys_are_refused(moto_server: str, key: str) -> None:
     bucket = Bucket(moto_server)
     bucket.put("llama/config.json")
-    bucket.client.meta.events.register("before-parameter-build", lambda **_: None)
     bucket.put(key)
     failure = failure_of_resolving(source_of(bucket.url("llama/"), bucket.options))
     assert failure.reason is Reason.INVALID_REQUEST
@@ -307,6 +308,25 @@ def test_credentials_come_from_a_profile_too(
     environment.setenv("AWS_PROFILE", "weights")
     source = source_of(bucket.url("model"), bucket.options)
     assert contents(source, source.resolve()) == {"model": b"weights"}
+
+
+def test_credentials_that_expire_soon_are_renewed(
+    bucket: Bucket, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bucket.put("model")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        environment.delenv(name)
+    soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+    keys = {"Version": 1, "AccessKeyId": ACCESS, "SecretAccessKey": SECRET, "Expiration": soon}
+    (tmp_path / "keys").write_text(json.dumps(keys))
+    (tmp_path / "vend").write_text(f"#!/bin/sh\necho >>{tmp_path}/vended\ncat {tmp_path}/keys\n")
+    (tmp_path / "vend").chmod(0o755)
+    (tmp_path / "no-config").write_text(f"[default]\ncredential_process = {tmp_path}/vend\n")
+    source = source_of(bucket.url("model"), bucket.options)
+    [file] = source.resolve().files
+    before = len((tmp_path / "vended").read_text())
+    assert read(source, file) == b"weights"
+    assert len((tmp_path / "vended").read_text()) > before
 
 
 EXPIRED = Fault(

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -356,3 +356,26 @@ def test_names_that_are_no_keys_are_left_alone(origin: Origin, root: Path) -> No
     assert run("gc", "--to", root, "--older-than", "0s").returncode == 0
     assert strange.exists()
     assert (root / "trash" / "notes").exists()
+
+
+def test_a_saved_listing_is_not_taken_for_what_the_source_has(
+    origin: Origin, root: Path, tmp_path: Path
+) -> None:
+    """`ensure SOURCE` after `fetch SOURCE --listing OLD` asks the source."""
+    listing = origin.listing()
+    saved = tmp_path / "listing.json"
+    saved.write_bytes(type(listing)(listing.source, "old", listing.files).to_json())
+    old = fetch(origin.url, root, "--listing", str(saved))
+    new = run("ensure", origin.url, "--to", root, *FAST)
+    assert old.returncode == new.returncode == 0
+    assert old.stdout != new.stdout
+
+
+def test_many_that_begin_at_once_on_a_new_root_all_succeed(origin: Origin, root: Path) -> None:
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(running("ensure", origin.url, "--to", root, *FAST)) for _ in range(4)
+        ]
+        ended = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, ended
+    assert origin.total_sent == origin.listing().total
