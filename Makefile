@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SECONDS ?= 60
 export KUBEBUILDER_ASSETS ?= $(HOME)/.cache/warmroute/kubebuilder
 
-.PHONY: help demo test test-apiserver soak fuzz lint fmt proto bench bench-routing lock clean
+.PHONY: help demo test test-apiserver test-disk soak soak-store fuzz lint fmt proto bench bench-routing lock clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -27,6 +27,14 @@ test: $(STAMP)  ## Unit and property tests, then a real Envoy. Needs neither roo
 test-apiserver: $(STAMP)  ## Against a real kube-apiserver and etcd, which Go builds if they are not there.
 	$(BIN)/python -m tests.apiserver.build $(KUBEBUILDER_ASSETS)
 	$(BIN)/pytest tests/apiserver
+
+test-disk: $(STAMP)  ## The store on small ext4, xfs and btrfs: full disks, quotas, loss of power. Needs root.
+	$(BIN)/python -m tests.disk.tools
+	TEST_DISK=1 $(BIN)/pytest tests/disk
+
+soak-store: $(STAMP)  ## The store through 200 kills and 200 losses of power per file system. Needs root.
+	$(BIN)/python -m tests.disk.tools
+	TEST_DISK=1 $(BIN)/pytest -m soak tests/store tests/disk
 
 soak: $(STAMP)  ## The faults and exchanges of the tests, thousands of times. Takes half an hour.
 	$(BIN)/pytest -m soak -s tests/soak

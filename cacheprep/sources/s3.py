@@ -37,8 +37,8 @@ _HEADS = 16
 """Objects whose version is asked for at once."""
 _MAX_CONNECTIONS = 256
 CHUNK_BYTES = 256 << 10
-# S3 user guide, "Bucket naming rules"; older buckets, access points and other stores are wider.
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{1,254}")
+# S3 user guide, "Bucket naming rules"; older buckets and other stores allow more than these say.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _VERSION = re.compile(r'etag=(?P<etag>"[^"]*")(?: version=(?P<version>[^ ]+))?(?P<single> single)?')
 _T = TypeVar("_T")
 _Head = tuple[Mapping[str, Any], int | None]
@@ -289,7 +289,7 @@ def _parse(url: str) -> tuple[str, str]:
             Reason.INVALID_REQUEST, f"source {url!a:.300}: name an access point by its alias, as a bucket"
         )
     bucket, _, key = rest.partition("/")
-    if not _BUCKET.fullmatch(bucket) or "?" in bucket or "@" in bucket:
+    if not _BUCKET.fullmatch(bucket):
         raise Failure(Reason.INVALID_REQUEST, f"source {url!a:.300}: write s3://bucket/prefix")
     return bucket, key
 

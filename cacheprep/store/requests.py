@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 
 from cacheprep.store.layout import KEY_LENGTH, Layout, is_key

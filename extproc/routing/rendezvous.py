@@ -78,8 +78,7 @@ def best(merits: Merits, count: int) -> list[int]:
 
 
 def lowest(values: NDArray[np.float64], count: int) -> list[int]:
-    """Indices of the `count` lowest values (all, if there are fewer), lowest first and equal ones in their order,
-    without sorting the rest.
+    """Indices of the `count` lowest values (all, if there are fewer), lowest first, equal ones in order.
 
     Meant for a handful: of many values a few are found sooner by looking for the least so often.
     """

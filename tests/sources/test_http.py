@@ -225,6 +225,21 @@ def test_a_fault_is_its_reason(url: str, fault: Fault, reason: Reason) -> None:
         assert read(source, file, 256, 260) == bytes(range(4))
 
 
+def test_a_proxy_of_the_environment_is_used_but_not_for_what_no_proxy_names(
+    url: str, environment: pytest.MonkeyPatch
+) -> None:
+    with FaultProxy.before(url) as proxy:
+        environment.setenv("http_proxy", proxy.url)
+        source = source_of("http://weights.invalid/llama", OPTIONS)
+        assert contents(source, source.resolve()) == FILES
+        assert all(b" http://weights.invalid/llama/" in request for request in proxy.requests)
+        proxy.requests.clear()
+        environment.setenv("no_proxy", "127.0.0.1")
+        source = source_of(url, OPTIONS)
+        assert contents(source, source.resolve()) == FILES
+        assert proxy.requests == []
+
+
 def test_a_date_in_retry_after_is_counted_from_the_answers_own() -> None:
     from cacheprep.sources.web import retry_after_s
 

@@ -262,6 +262,12 @@ def test_hostile_names_are_refused(hub: Hub, options: SourceOptions, name: str) 
     assert "file name" in failure.message
 
 
+def test_a_mirror_that_is_no_url_is_named(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("HF_ENDPOINT", "hf-mirror.example")
+    with pytest.raises(Failure, match="hub_endpoint 'hf-mirror"):
+        source_of(f"hf://{REPOSITORY}", SourceOptions())
+
+
 def test_names_that_differ_in_case_are_refused(hub: Hub, options: SourceOptions) -> None:
     hub.repositories[REPOSITORY].commit({"Config.json": b"{}", "config.json": b"evil"})
     assert failure_of_resolving(source_of(f"hf://{REPOSITORY}", options)).reason is Reason.INVALID_REQUEST
