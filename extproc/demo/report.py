@@ -144,8 +144,8 @@ def _uneven(name: str, summary: dict[str, Any]) -> str:
     reason = {
         "RANDOM": "chance",
         "LEAST_OUTSTANDING_REQUESTS": "an engine that answers faster has fewer open and is given more",
-        "PREFIX_AWARE": "a prefix stays where it is cached until the queue there costs more than computing it "
-        "elsewhere: what is balanced is work that waits, not the number of requests over time",
+        "PREFIX_AWARE": "a prefix stays where it is cached until the queue there costs more than computing"
+        " it elsewhere: what is balanced is work that waits, not the number of requests over time",
     }[name]
     return (
         f"{name}: {furthest} served {share[furthest]:.1%} of the requests where {1 / len(share):.1%} is even "
