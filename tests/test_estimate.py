@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
+import moto
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -63,12 +65,23 @@ def test_the_command_asks_the_source_for_the_size(tmp_path: Path) -> None:
 def test_or_is_told_it() -> None:
     said = ran("--size", "140GB", "--node-type", "ml.p5.48xlarge")
     assert "140.0 GB" in said
-    assert "30.72 TB" in said
+    assert "30.40 TB" in said
     assert "1 min 52 s" in said
 
 
 def test_every_known_node_type_is_listed() -> None:
     assert [line.split()[0] for line in ran("--node-types").splitlines()] == list(NODE_TYPES)
+
+
+def test_their_disks_are_those_that_the_ec2_api_tells() -> None:
+    # moto answers DescribeInstanceTypes with what the real API said.
+    path = Path(moto.__file__).parent / "ec2" / "resources" / "instance_types.json.gz"
+    told = json.loads(gzip.decompress(path.read_bytes()))
+    sizes = {
+        name: told[name]["InstanceStorageInfo"]["TotalSizeInGB"] * GB for name in NODE_TYPES if name in told
+    }
+    assert sizes == {name: size for name, size in NODE_TYPES.items() if name in told}
+    assert len(sizes) > 40
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_a_token_is_sent_to_the_server_and_not_to_where_it_redirects(tmp_path: P
 )
 def test_a_fault_is_its_reason(url: str, fault: Fault, reason: Reason) -> None:
     with FaultProxy.before(url) as proxy:
-        source = source_of(f"{proxy.url}/llama", replace(OPTIONS, timeout_s=0.3))
+        source = source_of(f"{proxy.url}/llama", replace(OPTIONS, timeout_s=1))
         file = named(source.resolve(), "a/model 1.safetensors")
         proxy.requests.clear()
         proxy.faults.append(fault)

@@ -228,7 +228,7 @@ def test_a_fault_of_the_cdn_is_its_reason(
 ) -> None:
     with FaultProxy.before(hub.cdn) as proxy:
         hub.cdn = proxy.url
-        source = source_of(f"hf://{REPOSITORY}", replace(options, timeout_s=0.3))
+        source = source_of(f"hf://{REPOSITORY}", replace(options, timeout_s=1))
         file = named(source.resolve(), "model-00001.safetensors")
         proxy.faults.append(fault)
         assert failure_of_reading(source, file).reason is reason
