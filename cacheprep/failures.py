@@ -1,4 +1,3 @@
-# CHANGED: Failure.retry_after_s, what a source's Retry-After says; set by sources, for retries.
 """Why a cache is not there: the reasons, which are also the exit codes of the `cacheprep` command."""
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from cacheprep.listing import Listing
 from cacheprep.sources.source import Source
 from cacheprep.store import evict, gc, mounts
 from cacheprep.store.capacity import Limits
-from cacheprep.store.durable import make_directory, write_file
+from cacheprep.store.durable import make_directory, witness, write_file
 from cacheprep.store.layout import Layout, key_of
 from cacheprep.store.locks import Lock, lock, try_lock
 from cacheprep.store.manifest import Manifest
@@ -148,7 +148,10 @@ def _filled(
         return Filled(key, layout.model(key), "adopted")
     _begin(layout, key, listing)
     wait = waiter(edge)
-    with _turn(layout, listing.source, plan.downloads_per_source, wait, counters, tell):
+    with (
+        witness(layout.partial(key)) as written,
+        _turn(layout, listing.source, plan.downloads_per_source, wait, counters, tell),
+    ):
         _reserve(layout, key, listing, plan, wait, tell, clock)
         opened = source()
         try:
@@ -161,13 +164,12 @@ def _filled(
                 journal.close()
         finally:
             opened.close()
-    _compare(listing, found, plan.expected)
-    counters.set(phase=Phase.SYNCING)
-    # What was kept for this moment, should the disk be full.
-    os.truncate(layout.reserved(key), 0)
-    path = publish(
-        layout, Manifest(listing, tuple(found)), int(clock()), lambda count: counters.set(files_synced=count)
-    )
+        _compare(listing, found, plan.expected)
+        counters.set(phase=Phase.SYNCING)
+        manifest = Manifest(listing, tuple(found))
+        path = publish(
+            layout, manifest, int(clock()), written, lambda count: counters.set(files_synced=count)
+        )
     return Filled(key, path, "fetched")
 
 

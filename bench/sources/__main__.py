@@ -81,7 +81,7 @@ def s3_clients(port: int, root: Path) -> dict[str, Read]:
     from obstore.store import S3Store
 
     endpoint = f"http://127.0.0.1:{port}"
-    keys = {"aws_access_key_id": "access", "aws_secret_access_key": "secret"}
+    keys: dict[str, Any] = {"aws_access_key_id": "access", "aws_secret_access_key": "secret"}
     config = Config(max_pool_connections=64, retries={"total_max_attempts": 1})
     client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=config, **keys)
     client.upload_file(str(root / "data" / "weights" / "model"), "weights", "model")  # which gives it an ETag

@@ -7,7 +7,8 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from cacheprep.store.layout import DIRECTORY_MODE, FILE_MODE
@@ -39,14 +40,41 @@ def sync_directories(path: str) -> None:
         sync_directory(at)
 
 
+@contextmanager
+def witness(path: str) -> Iterator[int]:
+    """A descriptor to give to `sync_written`: it will tell of write errors from now on."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def syncfs_tells_errors(release: str) -> bool:
+    """Whether syncfs(2) of a kernel (as uname -r has it) tells that bytes could not be written: since 5.8."""
+    numbers = release.split("-")[0].split(".")
+    try:
+        return (int(numbers[0]), int(numbers[1])) >= (5, 8)
+    except (ValueError, IndexError):
+        return False
+
+
 def sync_file_system(path: str) -> None:
     """Make everything on the file system of `path` durable (syncfs(2); its errors are told since Linux
     5.8)."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _checked(_libc().syncfs(fd), path)
-    finally:
-        os.close(fd)
+    with witness(path) as fd:
+        sync_written(fd)
+
+
+def sync_written(fd: int) -> None:
+    """Make everything durable on the file system that a descriptor is of.
+
+    Raises:
+        OSError: something could not be written since the descriptor was opened.
+    """
+    if _libc().syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def start_writing(fd: int, start: int, length: int) -> None:
@@ -158,9 +186,3 @@ def delete_tree(path: str, told: Callable[[str], None] | None = None) -> None:
 @cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-def _checked(result: int, path: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)

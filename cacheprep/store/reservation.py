@@ -19,6 +19,9 @@ from cacheprep.store.durable import allocate, make_directory, sync_file_system
 from cacheprep.store.layout import FILE_MODE, Layout, is_key
 from cacheprep.store.locks import is_held, lock
 
+ALLOCATED_FROM = 1 << 20
+"""Bytes. Smaller files are only counted in `reserved`: to allocate thousands of them takes longer than to fetch
+them, and together they are little."""
 SHOWS_LATE = frozenset(("btrfs",))
 """File systems whose statfs(2) learns of an allocation only with the next commit."""
 
@@ -156,6 +159,8 @@ def _allocate(directory: str, pieces: Sequence[Piece]) -> None:
         if parent not in made:
             make_directory(parent)
             made.add(parent)
+        if piece.size < ALLOCATED_FROM:
+            continue
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         try:
             os.fchmod(fd, FILE_MODE)

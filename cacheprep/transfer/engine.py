@@ -190,8 +190,9 @@ class _Transfer:
                 self._complete(left)
             return left
 
+        # Most often there is nothing to read, and then threads would only cost time.
         with ThreadPoolExecutor(CHECK_THREADS, "check") as pool:
-            found = list(pool.map(look, range(len(files))))
+            found = list((pool.map if claims else map)(look, range(len(files))))
         # The largest last: it is taken from the end, so that no large file is left alone at the end.
         waiting = [file for file in found if file.pending]
         self._fresh = sorted(waiting, key=lambda file: (files[file.index].size, -file.index))

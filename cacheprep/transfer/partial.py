@@ -19,6 +19,7 @@ from cacheprep.digests import hasher
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import File
 from cacheprep.store.durable import start_writing
+from cacheprep.store.layout import FILE_MODE
 from cacheprep.transfer import journal
 from cacheprep.transfer.journal import Claim
 from cacheprep.transfer.ranges import Range, gaps
@@ -32,16 +33,17 @@ class Revoked(Exception):  # noqa: N818 - says what it is
 
 
 class PartialFile:
-    """A file of the listing, open for writing at its full length."""
+    """A file of the listing, open for writing."""
 
     def __init__(self, path: str, file: File) -> None:
-        """Open what a reservation allocated.
+        """Open what a reservation allocated, or make it; its directory is there.
 
         Raises:
             OSError: it cannot be opened.
         """
         self.file = file
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        os.fchmod(self._fd, FILE_MODE)
         self._lock = Lock()
         self._begin()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import json
 import threading
@@ -222,7 +223,7 @@ def _ranged(request: web.Request, content: bytes, headers: dict[str, str]) -> we
     if start >= len(content):
         return web.Response(status=416, headers={"Content-Range": f"bytes */{len(content)}"})
     said = {"Content-Range": f"bytes {start}-{end - 1}/{len(content)}"}
-    return web.Response(status=206, body=content[start:end], headers={**headers, **said})
+    return web.Response(status=206, body=memoryview(content)[start:end], headers={**headers, **said})
 
 
 def _error(status: int, code: str, message: str) -> web.Response:
@@ -232,9 +233,11 @@ def _error(status: int, code: str, message: str) -> web.Response:
     )
 
 
+@functools.cache
 def _blob(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
+@functools.cache
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
