@@ -86,7 +86,7 @@ def s3_clients(port: int, root: Path) -> dict[str, Read]:
     client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=config, **keys)
     client.upload_file(str(root / "data" / "weights" / "model"), "weights", "model")  # which gives it an ETag
     etag = client.head_object(Bucket="weights", Key="model")["ETag"]
-    asked = {"Bucket": "weights", "Key": "model", "IfMatch": etag}
+    asked: dict[str, Any] = {"Bucket": "weights", "Key": "model", "IfMatch": etag}
     store = S3Store(
         "weights",
         endpoint=endpoint,

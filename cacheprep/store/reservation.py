@@ -1,9 +1,9 @@
 """Reserve a cache's bytes before the first one comes, across processes.
 
 Under the lock of the root: count what is in use (as df does), add what others have reserved and not allocated
-yet, and allocate every file at full length (fallocate(2)). From then on the disk itself says what is
-taken, also to kubelet and to those who do not share the lock. Where a file system cannot allocate, or
-shows it late, the file `reserved` of each cache being fetched stands for it.
+yet, and allocate every large file at full length (fallocate(2)). From then on the disk itself says what is
+taken, also to kubelet and to those who do not share the lock. For small files, and where a file system
+cannot allocate or shows it late, the file `reserved` of each cache being fetched stands for it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cacheprep.store.layout import FILE_MODE, Layout, is_key
 from cacheprep.store.locks import is_held, lock
 
 ALLOCATED_FROM = 1 << 20
-"""Bytes. Smaller files are only counted in `reserved`: to allocate thousands of them takes longer than to fetch
-them, and together they are little."""
+"""Bytes. Smaller files are counted in `reserved` only: to make and allocate thousands of them takes a
+while, under a lock that others wait for, and together they are little."""
 SHOWS_LATE = frozenset(("btrfs",))
 """File systems whose statfs(2) learns of an allocation only with the next commit."""
 

@@ -17,6 +17,7 @@ import pytest
 
 from cacheprep.store.inventory import inventory
 from cacheprep.store.layout import Layout, State
+from cacheprep.store.publish import MANY
 from cacheprep.store.verify import deep
 from tests.disk.recorder import Log
 from tests.disk.volumes import MAKERS, SIZES, command, loop, mounted, recorder
@@ -90,10 +91,12 @@ def check(root: Path, origin: Origin, model: Path, must_be_ready: bool) -> State
     return state
 
 
-def cut_everywhere(kind: str, directory: Path, cuts: int, chance: random.Random) -> set[State | None]:
+def cut_everywhere(
+    kind: str, directory: Path, cuts: int, chance: random.Random, small: int = 12
+) -> set[State | None]:
     model = directory / "model"
     model.mkdir()
-    make_model(model)
+    make_model(model, small=small)
     seen = set()
     with Origin(model) as origin:
         log, moments = record(kind, directory, origin)
@@ -129,6 +132,11 @@ def test_power_may_be_lost_at_any_moment(kind: str, tmp_path: Path) -> None:
     seen = cut_everywhere(kind, tmp_path, cuts, random.Random(os.environ.get("SEED", "1")))
     assert State.READY in seen
     assert seen != {State.READY}
+
+
+@pytest.mark.timeout(900)
+def test_it_may_be_lost_too_where_many_files_are_synced_at_once(tmp_path: Path) -> None:
+    cut_everywhere("ext4", tmp_path, CUTS // 3, random.Random(os.environ.get("SEED", "1")), small=2 * MANY)
 
 
 @pytest.mark.soak

@@ -200,7 +200,7 @@ def test_a_reservation_is_allocated_at_once(disk: Path) -> None:
     listing = Listing("s3://bucket/x", "", (File("weights", 5 * MB, (Digest("sha256", "0" * 64),)),))
     key = key_of(listing.digest())
     os.makedirs(root.layout.future_model(key))
-    pieces = [Piece("weights", 5 * MB), Piece("sub/other", 3 * MB + 1)]
+    pieces = [Piece("weights", 5 * MB), Piece("sub/other", 3 * MB + 1), Piece("small", 1000)]
     reserve(root.layout, key, pieces, Limits(1.0), lambda _: None)
     assert 8 * MB <= allocated(root.layout.partial(key)) < 10 * MB
 

@@ -245,7 +245,7 @@ _REASONS = {
 }
 
 
-def make_model(directory: Path, seed: int = 1, scale: int = 1) -> None:
+def make_model(directory: Path, seed: int = 1, scale: int = 1, small: int = 12) -> None:
     """Files as of a model: large, small, empty, in a directory; about 9 MB times `scale`."""
     chance = random.Random(seed)
     sizes = {
@@ -253,7 +253,7 @@ def make_model(directory: Path, seed: int = 1, scale: int = 1) -> None:
         "model-00002.safetensors": 3_000_000 * scale,
         "model-00003.safetensors": 1_500_001 * scale,
         "original/params.bin": 300_000 * scale,
-        **{f"small/{number}.json": 1000 + number for number in range(12)},
+        **{f"small/{number}.json": 1000 + number for number in range(small)},
         "empty": 0,
     }
     for name, size in sizes.items():
