@@ -251,6 +251,10 @@ class _Connection:
 
     def leave(self, stream: _Stream) -> None:
         del self._streams[stream.number]
+        # What was not read must not shrink the connection's window for the others.
+        while not stream.data.empty():
+            if (item := stream.data.get_nowait()) is not None:
+                self.acknowledge(stream, item[1])
         if not stream.ended and not self.closed:
             stream.ended = True
             self._h2.reset_stream(stream.number, h2.errors.ErrorCodes.CANCEL)
