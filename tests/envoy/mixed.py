@@ -19,8 +19,8 @@ from tests.envoy.load import all_counts_are_back_to_zero, prompt
 from tests.envoy.traffic import CHAT, ask, chat, text
 
 CLIENTS = 12
-PROMPTS = 300
-"""Prompts come again, so that what the router remembers of them is full after the first minute."""
+PROMPTS = 50
+"""Prompts come again, so that the router has met all of them after the first minutes."""
 SAMPLES = 40
 
 
