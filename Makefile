@@ -18,8 +18,9 @@ $(STAMP): pyproject.toml requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $(STAMP)
 
-demo: $(STAMP)  ## Replay real traffic through a real Envoy under each strategy and compare.
+demo: $(STAMP)  ## Real traffic through a real Envoy under each strategy; weights fetched, killed, verified.
 	$(BIN)/extproc demo
+	$(BIN)/cacheprep demo
 
 test: $(STAMP)  ## Unit and property tests, then a real Envoy. Needs neither root nor Docker.
 	$(BIN)/pytest

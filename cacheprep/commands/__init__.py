@@ -15,6 +15,7 @@ from cacheprep.commands.output import failed
 from cacheprep.failures import Failure, Reason
 
 _COMMANDS = {
+    "demo": "See it work, on this machine.",
     "du": "Say what the caches of a root take, and what its disk has left.",
     "ensure": "Have a cache ready: at once if it is, else by fetching it.",
     "estimate": "Estimate size, time to fill and time saved for a model on a node type.",

@@ -16,7 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 import orjson
@@ -86,8 +86,10 @@ class Stack:
         """The router's configuration file."""
         return self.directory / "router.yaml"
 
-    def write_config(self, strategy: str) -> None:
-        """Replace the router's configuration by one with `strategy`; a running router takes it over live."""
+    def write_config(self, strategy: str, **pool: Any) -> None:
+        """Replace the router's configuration by one with `strategy`; a running router takes it over live.
+        `pool`: further keys of the pool.
+        """
         content = {
             "listen": self.router,
             "health": self.health,
@@ -100,6 +102,7 @@ class Stack:
                     "strategy": strategy,
                     "concurrencyThreshold": CONCURRENCY_THRESHOLD,
                     "endpoints": {"static": list(self.engines.values())},
+                    **pool,
                 }
             ],
         }

@@ -48,9 +48,14 @@ class Easing:
         self._until = float(np.max(self._since + self._windows, initial=-np.inf))
 
     def set_members(self, members: tuple[str, ...], now: float | None, cold: Collection[str]) -> None:
-        """These are the endpoints. Those that are new join at `now`; None: they need no easing."""
+        """These are the endpoints. Those that are new join at `now`; None: they need no easing. One that is
+        cold no more goes on in the shorter window."""
         known = set(self._members)
-        self._joined = {address: self._joined[address] for address in members if address in self._joined}
+        self._joined = {
+            address: (self._joined[address][0], address in cold)
+            for address in members
+            if address in self._joined
+        }
         if now is not None:
             for address in members:
                 if address not in known:

@@ -60,6 +60,14 @@ class TestTheShare:
         assert shares(made, 60.0) == [1, 1, 0.55]
         assert shares(made, 120.0) is None
 
+    def test_of_one_whose_node_is_prepared_meanwhile_goes_on_in_the_shorter_window(self) -> None:
+        made = easing(A)
+        made.set_members((A, B), 0.0, {B})
+        assert shares(made, 15.0) == [1, 0.2125]
+        made.set_members((A, B), 15.0, ())
+        assert shares(made, 15.0) == [1, 0.55]
+        assert shares(made, 30.0) is None
+
     def test_goes_on_when_others_come_and_go(self) -> None:
         made = easing(A)
         made.set_members((A, B), 0.0, ())
