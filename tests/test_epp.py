@@ -140,7 +140,7 @@ def test_a_deployment_of_the_reference_picker_runs_with_its_own_flags_and_config
     mounted = Mounted(tmp_path / "certs", authority.issue(["epp.llm.svc"]))
     flags: list[str | Path] = [
         *("--pool-name", "llama", "--pool-namespace", "llm", "--endpoints", ",".join(ENDPOINTS)),
-        *("--config-file", config, "--cert-path", mounted.cert.parent, "-v", "4", "-pool-group"),
+        *("--config-file", config, "--cert-path", mounted.cert.parent, "-v=4", "-pool-group"),
         *("inference.networking.k8s.io", "--metrics-endpoint-auth=false", "--tracing=false"),
         *("--refresh-metrics-interval", "50ms", "--enable-cert-reload", "--secure-serving"),
     ]

@@ -19,7 +19,7 @@ from cacheprep.filling import Filled, Plan, fill
 from cacheprep.listing import Listing
 from cacheprep.metrics import FetchMetrics, served
 from cacheprep.progress import reporting
-from cacheprep.sources import Source, SourceOptions, source_of
+from cacheprep.sources import Source, SourceOptions, refuse_credentials, source_of
 from cacheprep.store.evict import Policy
 from cacheprep.store.layout import check_key, key_of
 from cacheprep.store.manifest import Manifest
@@ -56,6 +56,9 @@ def fetch_options(command: _Command) -> _Command:
     """Every option that `fetch` and `ensure` share; the command gets one `Wanted`."""
 
     def called(**given: Any) -> None:
+        if given["source"] is not None:
+            # Before anything is shown.
+            refuse_credentials(given["source"])
         options = given.pop("options")
         rules = Rules(
             kubernetes="KUBERNETES_SERVICE_HOST" in os.environ,

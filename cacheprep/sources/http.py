@@ -122,7 +122,7 @@ def _directory(url: str) -> str:
     elif "@" in parts.netloc:
         raise Failure(
             Reason.INVALID_REQUEST,
-            f"source {parts.scheme}://...@{host}: leave the credentials out; use token_file",
+            f"source {parts.scheme}://...@{host}: leave the credentials out; use --token-file",
         )
     elif parts.query or parts.fragment:
         problem = "leave out what follows ? or #"

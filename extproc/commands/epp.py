@@ -32,7 +32,7 @@ class _GoCommand(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, [re.sub(r"^-(?=[a-z][-a-z]+)", "--", one) for one in args])
+        return super().parse_args(ctx, [re.sub(r"^-(?=[a-z][-a-z]+|[a-z]=)", "--", one) for one in args])
 
 
 def _ports(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:

@@ -26,6 +26,8 @@ class Outcome:
     engine: str = ""
     chunks: int = 0
     complete: bool = False
+    said: bytes = b""
+    """Body of an answer that is none of an engine's."""
     ended: float = field(default=float("inf"))
 
     @property
@@ -42,7 +44,8 @@ async def stream(gateway: Client, body: bytes, outcome: Outcome) -> Outcome:
             tail = b""
             async for chunk in response.chunks():
                 outcome.chunks += 1
-                tail = (tail + chunk)[-20:]
+                tail = (tail + chunk)[-200:]
+            outcome.said = b"" if outcome.engine else tail
             outcome.complete = tail.endswith(b"data: [DONE]\n\n")
     except BrokenError:
         pass
@@ -156,7 +159,8 @@ async def restart_engines(stack: Stack, gateway: Client, times: int) -> None:
                 return any(outcome.engine == name for outcome in outcomes[since:])
 
             await eventually(used, f"{engine.name} serves again", 30)
-    assert [outcome for outcome in failed(outcomes) if outcome.status != 200 or not outcome.engine] == []
+    refused = [outcome for outcome in failed(outcomes) if outcome.status != 200 or not outcome.engine]
+    assert not refused, f"{len(refused)} of {len(outcomes)} were not served: {refused[:5]}"
     await all_counts_are_back_to_zero(stack)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +141,22 @@ def test_the_command_line_makes_the_same_options() -> None:
         allow=("*.json",), verification=Verification.SOURCE_DIGEST, region="eu-west-1", timeout_s=5
     )
     assert COMMAND.main([], standalone_mode=False) == SourceOptions()
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://user:hunter2@bucket/llama", "hf://user:hunter2@org/model", "https://user:hunter2@host/x"]
+)
+@pytest.mark.parametrize("command", [("fetch",), ("sources", "resolve"), ("ensure",), ("estimate",)])
+def test_a_password_in_a_url_is_refused_and_shown_nowhere(
+    url: str, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    where = ["--to", str(tmp_path / "root")] if command[0] in ("fetch", "ensure") else []
+    ended = subprocess.run(
+        [sys.executable, "-m", "cacheprep", *command, url, *where],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "leave the credentials out" in ended.stderr
+    assert "hunter2" not in ended.stdout + ended.stderr

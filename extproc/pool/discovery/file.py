@@ -81,12 +81,16 @@ def _listed(path: Path, content: bytes) -> Listed:
 
 
 def _address(entry: Any) -> Any:
-    return entry["address"] if isinstance(entry, dict) and "address" in entry else entry
+    if isinstance(entry, dict):
+        if "address" not in entry:
+            raise ValueError(f"endpoint {entry!r}: must be ip:port, or {{address: ip:port, cold: true}}")
+        return entry["address"]
+    return entry
 
 
 def _is_cold(entry: Any) -> bool:
     """Whether an entry says so. Raises ValueError where it says anything else than it may."""
-    if not isinstance(entry, dict) or "address" not in entry:
+    if not isinstance(entry, dict):
         return False
     unknown = [key for key in entry if key not in ("address", "cold")]
     if unknown:
