@@ -267,8 +267,8 @@ class Exchange:
         """the pick, keyed by this body"""
         self._origin = event.origin
         mode = self._protocol.request_body
-        # Nothing stops Envoy from choosing an endpoint first, unless its buffer filter follows.
-        self._holds = False
+        # With headers skipped only the buffering of a body stops Envoy from choosing an endpoint.
+        self._holds = mode in _BUFFERED
         if mode is not BodyMode.FULL_DUPLEX_STREAMED:
             return self._decide(RequestBody, event.body, event.end_of_stream)
         refused = self._pick(event.body, event.end_of_stream)

@@ -153,7 +153,7 @@ def test_a_longer_streamed_body_that_waits_is_pinned_at_its_headers(length: int 
         (RequestHeaders(origin(BodyMode.STREAMED), end_of_stream=False, length=3), False),
         (RequestBody(origin(BodyMode.STREAMED), b"x", end_of_stream=True), False),
         (RequestBody(origin(BodyMode.FULL_DUPLEX_STREAMED), b"x", end_of_stream=True), False),
-        (RequestBody(origin(BodyMode.BUFFERED_PARTIAL), b"x", end_of_stream=True), False),
+        (RequestBody(origin(BodyMode.BUFFERED_PARTIAL), b"x", end_of_stream=True), True),
         (RequestHeaders(origin(BodyMode.BUFFERED_PARTIAL), end_of_stream=False), True),
         (RequestHeaders(origin(BodyMode.BUFFERED), end_of_stream=True), True),
     ],
