@@ -25,6 +25,9 @@ while, under a lock that others wait for, and together they are little."""
 SHOWS_LATE = frozenset(("btrfs",))
 """File systems whose statfs(2) learns of an allocation only with the next commit."""
 
+FREED_LOOKS, FREED_PAUSE_S = 100, 0.05
+"""How often, and after how many seconds, the disk is asked whether it shows what was removed."""
+
 
 class Piece(NamedTuple):
     """A file to be reserved: its name below `model/`, and its length in bytes."""
@@ -63,7 +66,7 @@ def reserve(
     """
     directory = layout.future_model(key)
     with lock(layout.root_lock, wait):
-        _check(layout, key, pieces, limits, make_room, shows_late=shows_late)
+        _check(layout, key, pieces, limits, wait, make_room, shows_late=shows_late)
         before = lengths(directory, pieces)
         _write_reserved(layout, key, pieces)
         try:
@@ -84,6 +87,7 @@ def _check(
     key: str,
     pieces: Sequence[Piece],
     limits: Limits,
+    wait: Callable[[float], None],
     make_room: Callable[[int], int] | None,
     *,
     shows_late: bool,
@@ -106,10 +110,16 @@ def _check(
             )
         if lacking <= 0 or wanted.bytes <= mine:
             return
-        if make_room is None or make_room(lacking) <= 0:
+        freed = 0 if make_room is None else make_room(lacking)
+        if freed <= 0:
             raise Failure(
                 Reason.INSUFFICIENT_CAPACITY, _lacking(key, wanted.bytes, mine, disk, limits, others)
             )
+        # xfs frees what was removed in the background.
+        for _ in range(FREED_LOOKS):
+            if measure(layout.root).available >= disk.available + min(freed, lacking):
+                break
+            wait(FREED_PAUSE_S)
 
 
 def outstanding(layout: Layout, besides: str = "") -> int:
