@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.disk.volumes import missing
+from tests.store.conftest import model, origin
+
+__all__ = ["model", "origin"]
 
 
 @pytest.fixture(autouse=True)

@@ -19,23 +19,10 @@ from cacheprep.store.layout import Layout, key_of
 from cacheprep.store.reservation import Piece, allocated, reserve
 from cacheprep.store.root import Rules, open_to_write
 from tests.disk.volumes import MB, SIZES, command, mounted, recorder, volume
-from tests.store.origin import Fault, Origin, Request, make_model, same, wait_until
+from tests.store.origin import Fault, Origin, Request, same, wait_until
 from tests.store.running import FAST, fetch, listed, run, running
 
 KINDS = ["ext4", "xfs", "btrfs"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("model")
-    make_model(directory)
-    return directory
-
-
-@pytest.fixture
-def origin(model: Path) -> Iterator[Origin]:
-    with Origin(model) as server:
-        yield server
 
 
 @pytest.fixture(params=KINDS)

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,19 +29,6 @@ from tests.store.running import CONNECTIONS, FAST, RANGE, fetch, listed, run, ru
 
 SETTINGS = Settings(connections=CONNECTIONS, range_bytes=RANGE, attempts=4, stall_s=0.5)
 LIMITS = Limits(1.0)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("model")
-    make_model(directory)
-    return directory
-
-
-@pytest.fixture
-def origin(model: Path) -> Iterator[Origin]:
-    with Origin(model) as server:
-        yield server
 
 
 @pytest.fixture

@@ -18,25 +18,12 @@ import pytest
 from cacheprep.store.inventory import inventory
 from cacheprep.store.layout import Layout, State
 from cacheprep.store.verify import deep
-from tests.store.origin import Origin, make_model, same
+from tests.store.origin import Origin, same
 from tests.store.running import CONNECTIONS, FAST, RANGE, fetch, run, running
 
 KILLS = int(os.environ.get("KILLS", "8"))
 BANDWIDTH = ("--bandwidth", "12MB")
 """Makes a fetch take most of a second, so that moments differ."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("model")
-    make_model(directory)
-    return directory
-
-
-@pytest.fixture
-def origin(model: Path) -> Iterator[Origin]:
-    with Origin(model) as server:
-        yield server
 
 
 def check_no_false_ready(root: Path, model: Path) -> list[State]:

@@ -21,24 +21,11 @@ from cacheprep.store.layout import Layout
 from cacheprep.store.locks import is_held, try_lock
 from cacheprep.store.remove import remove
 from cacheprep.store.root import Rules, open_to_read, open_to_write, refusal
-from tests.store.origin import Fault, Origin, make_model, same, wait_until
+from tests.store.origin import Fault, Origin, same, wait_until
 from tests.store.running import FAST, fetch, listed, run, running
 
 HELD_AFTER = 12
 """Requests of a fetch that are answered before the origin holds it."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("model")
-    make_model(directory)
-    return directory
-
-
-@pytest.fixture
-def origin(model: Path) -> Iterator[Origin]:
-    with Origin(model) as server:
-        yield server
 
 
 @pytest.fixture
