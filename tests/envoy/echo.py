@@ -28,8 +28,9 @@ TRAILER = "x-echo-trailer"
 PIECE = 16_384
 """Bytes of one piece of a response's body."""
 
-FLOOD = bytes(16 << 20)
-"""The body of a response that is a flood."""
+FLOOD = bytes(32 << 20)
+"""The body of a response that is a flood: Envoy takes up to 16 MiB of one unread (the window of an HTTP/2
+stream), and a socket 4 MiB more."""
 
 _PREFACE = b"PRI * HTTP/2.0"
 
