@@ -67,14 +67,11 @@ class Gateway:
 
 def _say_why(tree: dict[str, Any]) -> None:
     """Have each answer of Envoy's own end in its reason, which users see in access logs alone."""
+    said = {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY% [%RESPONSE_CODE_DETAILS%]"}}
     for listener in tree["static_resources"]["listeners"]:
         for chain in listener["filter_chains"]:
-            for filter_ in chain["filters"]:
-                filter_["typed_config"]["local_reply_config"] = {
-                    "body_format": {
-                        "text_format_source": {"inline_string": "%LOCAL_REPLY_BODY% [%RESPONSE_CODE_DETAILS%]"}
-                    }
-                }
+            for network_filter in chain["filters"]:
+                network_filter["typed_config"]["local_reply_config"] = {"body_format": said}
 
 
 async def reachable(admin: str) -> bool:
