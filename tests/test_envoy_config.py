@@ -41,6 +41,7 @@ EVERYTHING = Options(
     route_name="llm-a",
     pool="blue",
 )
+NAMED = Options(endpoints_dns="llm-pods.llm.svc:8000", routers=("extproc-replicas.warmroute.svc:9002",))
 
 
 @cache
@@ -73,7 +74,7 @@ def cluster(options: Options, name: str) -> dict[str, Any]:
 # What is printed
 
 
-@pytest.mark.parametrize("options", [OPTIONS, EVERYTHING], ids=["defaults", "everything"])
+@pytest.mark.parametrize("options", [OPTIONS, EVERYTHING, NAMED], ids=["defaults", "everything", "named"])
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_envoy_takes_what_is_printed(options: Options, form: Any) -> None:
     envoy = find_envoy()
@@ -226,7 +227,19 @@ def test_a_router_that_listens_everywhere_is_asked_on_loopback() -> None:
 
 def test_a_router_by_name_is_resolved_by_envoy() -> None:
     named = cluster(dataclasses.replace(OPTIONS, routers=("extproc.llm.svc:9002",)), "extproc")
-    assert named["type"] == "STRICT_DNS"
+    assert "type" not in named
+    assert named["cluster_type"]["name"] == "envoy.cluster.dns"
+
+
+def test_engines_by_name_are_looked_up_each_second_and_for_both_address_families() -> None:
+    found = cluster(Options(endpoints_dns="llm-pods.llm.svc:8000"), "engines")
+    lookup = found["cluster_type"]["typed_config"]
+    assert (lookup["dns_refresh_rate"], lookup["dns_lookup_family"]) == ("1s", "ALL")
+    (host,) = found["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    assert host["endpoint"]["address"]["socket_address"] == {
+        "address": "llm-pods.llm.svc",
+        "port_value": 8000,
+    }
 
 
 @pytest.mark.parametrize(
@@ -236,6 +249,9 @@ def test_a_router_by_name_is_resolved_by_envoy() -> None:
         ({"endpoints": ("engine:8000",)}, "endpoint 'engine:8000': must be an IP address"),
         ({"endpoints": ("127.0.0.1:1", "127.0.0.1:1")}, "named twice"),
         ({"endpoints": ("[::1]:1", "[0:0::1]:1")}, "named twice"),
+        ({"endpoints_dns": "llm:8000"}, "exclude each other"),
+        ({"endpoints": (), "endpoints_dns": "10.0.0.1:8000"}, "must be NAME:PORT"),
+        ({"endpoints": (), "endpoints_dns": "llm"}, "endpoints DNS 'llm'"),
         ({"routers": ()}, "no router"),
         ({"routers": ("127.0.0.1",)}, "router '127.0.0.1'"),
         ({"routers": ("127.0.0.1:0",)}, "name a port"),
@@ -318,7 +334,7 @@ def test_the_command_needs_no_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([], 2, "give --config FILE or --endpoint"),
+        ([], 2, "give --config FILE, --endpoint IP:PORT or --endpoints-dns NAME:PORT"),
         (["--pool", "x", "--endpoint", "127.0.0.1:1"], 2, "give --config too"),
         (["--config", "CONFIG"], 2, "choose with --pool one of llama, qwen, any"),
         (["--config", "CONFIG", "--pool", "x"], 2, "no pool 'x' in the configuration: it has llama"),

@@ -38,6 +38,12 @@ class _Wrong(click.ClickException):
     help="An engine; repeatable. Instead of the configuration's.",
 )
 @click.option(
+    "--endpoints-dns",
+    metavar="NAME:PORT",
+    help="Instead of addresses: a name that stands for all engines, such as that of a headless Service, which"
+    " Envoy looks up each second.",
+)
+@click.option(
     "--router",
     "routers",
     multiple=True,
@@ -123,6 +129,7 @@ def command(
     path: Path | None,
     pool_name: str | None,
     endpoints: tuple[str, ...],
+    endpoints_dns: str | None,
     routers: tuple[str, ...],
     listen: str,
     plain_listen: str | None,
@@ -143,8 +150,8 @@ def command(
 ) -> None:
     """Print a complete Envoy configuration that sends a pool's requests where the router says.
 
-    The endpoints are those of now: print again when they change. The result is checked against Envoy's
-    descriptors, and by an Envoy binary where one is found.
+    The endpoints are those of now, unless --endpoints-dns names them: print again when they change. The
+    result is checked against Envoy's descriptors, and by an Envoy binary where one is found.
 
     Exit codes: 0 printed, 1 the file cannot be written, 2 the command line or the configuration is wrong, 3
     Envoy refuses the result.
@@ -155,15 +162,16 @@ def command(
     pool = None if config is None else _pool(config, pool_name)
     if pool is None and pool_name is not None:
         raise _Wrong("--pool chooses from a configuration: give --config too")
-    if not endpoints:
+    if not endpoints and endpoints_dns is None:
         if pool is None:
-            raise _Wrong("no endpoints: give --config FILE or --endpoint IP:PORT")
+            raise _Wrong("no endpoints: give --config FILE, --endpoint IP:PORT or --endpoints-dns NAME:PORT")
         endpoints = _endpoints(pool)
     if not routers:
         routers = ("127.0.0.1:9002",) if config is None else (str(config.listen),)
     try:
         options = envoy_config.Options(
             endpoints=endpoints,
+            endpoints_dns=endpoints_dns,
             routers=routers,
             tls=_tls(config, router_ca, client_cert, client_key),
             listen=listen,
@@ -257,7 +265,10 @@ def _endpoints(pool: PoolConfig) -> tuple[str, ...]:
     from extproc.pool.discovery import file
 
     if pool.endpoints.file is None:
-        raise _Wrong(f"pool {pool.name}: its endpoints are Kubernetes pods; give --endpoint IP:PORT")
+        raise _Wrong(
+            f"pool {pool.name}: its endpoints are Kubernetes pods; give --endpoints-dns NAME:PORT, the name"
+            " of a headless Service that selects them, or --endpoint IP:PORT"
+        )
     try:
         endpoints = file.read(pool.endpoints.file).addresses
     except ValueError as error:

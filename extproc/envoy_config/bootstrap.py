@@ -18,6 +18,7 @@ from envoy_data_plane.envoy.config.cluster.v3 import (
     CircuitBreakersThresholds,
     Cluster,
     ClusterCommonLbConfig,
+    ClusterCustomClusterType,
     ClusterDiscoveryType,
     LoadBalancingPolicy,
     LoadBalancingPolicyPolicy,
@@ -64,6 +65,8 @@ from envoy_data_plane.envoy.config.route.v3 import (
     VirtualHost,
 )
 from envoy_data_plane.envoy.extensions.access_loggers.file.v3 import FileAccessLog
+from envoy_data_plane.envoy.extensions.clusters.common.dns.v3 import DnsLookupFamily
+from envoy_data_plane.envoy.extensions.clusters.dns.v3 import DnsCluster
 from envoy_data_plane.envoy.extensions.filters.http.buffer.v3 import Buffer, BufferPerRoute
 from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
     ExternalProcessor,
@@ -133,6 +136,8 @@ RETRIES = 4
 MANY = 100_000
 # A queued request of a long prompt may be silent for many minutes: the engine decides, not the gateway.
 IDLE = timedelta(hours=1)
+# A pin to an endpoint that Envoy has not looked up yet falls back: so it looks often.
+DNS_REFRESH = timedelta(seconds=1)
 
 
 def bootstrap(options: Options) -> Bootstrap:
@@ -438,9 +443,9 @@ def _action() -> RouteAction:
 
 
 def _engines(options: Options) -> Cluster:
-    return Cluster(
+    addresses = options.endpoints if options.endpoints_dns is None else (options.endpoints_dns,)
+    cluster = Cluster(
         name=ENGINES,
-        type=ClusterDiscoveryType.STATIC,
         connect_timeout=timedelta(milliseconds=500),
         circuit_breakers=_breakers(),
         # The router's pin overrules an ejection, so this guards the requests that are not pinned. Replies of
@@ -475,16 +480,14 @@ def _engines(options: Options) -> Cluster:
                 )
             ]
         ),
-        load_assignment=_assignment(ENGINES, [parse_address(text) for text in options.endpoints]),
     )
+    return _located(cluster, [parse_address(text) for text in addresses])
 
 
 def _router(options: Options) -> Cluster:
     addresses = [_reachable(parse_address(text)) for text in options.routers]
-    named = any(not address.is_unix and not is_ip(address.host) for address in addresses)
-    return Cluster(
+    cluster = Cluster(
         name=ROUTER,
-        type=ClusterDiscoveryType.STRICT_DNS if named else ClusterDiscoveryType.STATIC,
         connect_timeout=timedelta(milliseconds=250),
         circuit_breakers=_breakers(),
         # A router that drains says so here before it stops to answer. With all unhealthy any is asked.
@@ -521,8 +524,27 @@ def _router(options: Options) -> Cluster:
         typed_extension_protocol_options=_protocol(
             HttpProtocolOptionsExplicitHttpConfig(http2_protocol_options=Http2ProtocolOptions())
         ),
-        load_assignment=_assignment(ROUTER, addresses),
     )
+    return _located(cluster, addresses)
+
+
+def _located(cluster: Cluster, addresses: list[Parsed]) -> Cluster:
+    """The cluster with its hosts: as they are written, or looked up where one is a name."""
+    cluster.load_assignment = _assignment(cluster.name, addresses)
+    if all(address.is_unix or is_ip(address.host) for address in addresses):
+        cluster.type = ClusterDiscoveryType.STATIC
+        return cluster
+    cluster.cluster_type = ClusterCustomClusterType(
+        name="envoy.cluster.dns",
+        typed_config=Any.pack(
+            DnsCluster(
+                dns_refresh_rate=DNS_REFRESH,
+                # Pods of two address families are endpoints of both; by default Envoy would know one of them.
+                dns_lookup_family=DnsLookupFamily.ALL,
+            )
+        ),
+    )
+    return cluster
 
 
 def _transport(tls: RouterTls) -> TransportSocket:

@@ -54,7 +54,9 @@ class RouterTls:
 class Options:
     """What one Envoy should do for one pool.
 
-    :ivar endpoints: the engines, each `IP:PORT`; at least one.
+    :ivar endpoints: the engines, each `IP:PORT`; at least one, unless `endpoints_dns` names them.
+    :ivar endpoints_dns: instead of `endpoints`: `NAME:PORT`, a name that stands for the addresses of all
+        engines, such as that of a headless Service. Envoy looks it up each second.
     :ivar routers: the router's addresses, each `IP:PORT`, `NAME:PORT` or `unix:/path`; several share the
         requests.
     :ivar tls: how to speak TLS with the router; None for plaintext.
@@ -80,7 +82,8 @@ class Options:
     :raises OptionsError: an option is out of its range.
     """
 
-    endpoints: tuple[str, ...]
+    endpoints: tuple[str, ...] = ()
+    endpoints_dns: str | None = None
     routers: tuple[str, ...] = ("127.0.0.1:9002",)
     tls: RouterTls | None = None
     listen: str = "127.0.0.1:8080"
@@ -96,7 +99,11 @@ class Options:
     pool: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.endpoints:
+        if self.endpoints_dns is not None:
+            if self.endpoints:
+                raise OptionsError("endpoints and a DNS name of them exclude each other: keep one")
+            _named("endpoints DNS", self.endpoints_dns)
+        elif not self.endpoints:
             raise OptionsError("no endpoints: name at least one engine as IP:PORT")
         canonical = [_read("endpoint", text, parse_endpoint) for text in self.endpoints]
         for at, endpoint in enumerate(canonical):
@@ -155,6 +162,12 @@ def _ip(what: str, text: str) -> None:
     address = _connectable(what, text)
     if address.is_unix or not is_ip(address.host):
         raise OptionsError(f"{what} {text!r}: must be IP:PORT, for example 127.0.0.1:8080 or [::]:8080")
+
+
+def _named(what: str, text: str) -> None:
+    address = _connectable(what, text)
+    if address.is_unix or is_ip(address.host):
+        raise OptionsError(f"{what} {text!r}: must be NAME:PORT, for example llm-pods.llm.svc:8000")
 
 
 def _connectable(what: str, text: str) -> Address:

@@ -13,6 +13,7 @@ import yaml
 from betterproto2 import Casing
 from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap as Descriptor
 from envoy.extensions.access_loggers.file.v3 import file_pb2 as _file
+from envoy.extensions.clusters.dns.v3 import dns_cluster_pb2 as _dns_cluster
 from envoy.extensions.filters.http.buffer.v3 import buffer_pb2 as _buffer
 from envoy.extensions.filters.http.ext_proc.v3 import ext_proc_pb2 as _ext_proc
 from envoy.extensions.filters.http.router.v3 import router_pb2 as _router
@@ -29,6 +30,7 @@ from google.protobuf import json_format
 # Importing them is what makes their types known to the pool in which an Any is looked up.
 _REGISTERED = (
     _file,
+    _dns_cluster,
     _buffer,
     _ext_proc,
     _router,
