@@ -51,9 +51,10 @@ def source_of(url: str, options: SourceOptions) -> Source:
         scheme = ""
     if scheme not in _SCHEMES or not url.isprintable():
         known = ", ".join(f"{one}://" for one in _SCHEMES)
+        path = "; a relative path is not taken, write it from / on" if "://" not in url else ""
         raise Failure(
             Reason.INVALID_REQUEST,
-            f"source {url!a:.200}: begin with one of {known}, or / for a mounted file system",
+            f"source {url!a:.200}: begin with one of {known}, or / for a mounted file system{path}",
         )
     module, name = _SCHEMES[scheme]
     made: Callable[[str, SourceOptions], Source] = getattr(import_module(f"cacheprep.sources.{module}"), name)

@@ -82,6 +82,12 @@ class HttpSource:
         what = f"manifest_url {self._manifest_url!a:.300}"
         headers = self._headers(self._manifest_url)
         with self._web.get_following(self._manifest_url, headers, what) as response:
+            if response.status in (404, 410):
+                raise Failure(
+                    Reason.INVALID_REQUEST,
+                    f"{what}: HTTP {response.status}, there is no manifest; write one with sha256sum"
+                    " (docs/sources.md), or say where it is with --manifest-url",
+                )
             if response.status != 200:
                 raise failure(response.status, response.headers, what)
             content = text(response, MAX_JSON_BYTES, what)

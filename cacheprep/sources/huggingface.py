@@ -5,8 +5,8 @@ a SHA-256 of each file in LFS or Xet storage and git's object id of the others, 
 `source-digest`.
 
 Bytes come over plain HTTP, for files in Xet storage too: the Hub redirects to a signed URL either way. The
-URL is used for every range of its file until it is refused, which is when it has expired, and then asked for
-anew. huggingface_hub is not used: it lists a repository without any time-out.
+URL is asked for once, however many threads want it, and used for every range of its file until it is refused,
+which is when it has expired. huggingface_hub is not used: it lists a repository without any time-out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -46,6 +48,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 # huggingface_hub.utils.validate_repo_id, but for the length of the owner's part
 _REPOSITORY = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _KINDS = {"models/": "models", "datasets/": "datasets", "": "models"}
+_SHA256_DIGITS = 64
 _PAGE_BYTES = 64 << 20
 """The Hub sends 1000 files a page."""
 
@@ -67,8 +70,9 @@ class HuggingFaceSource:
         )
         self._endpoint = str(options.hub_endpoint).rstrip("/")
         self._web = Web(options.timeout_s)
-        self._signed: dict[str, str] = {}
-        """URL of a file on the Hub to the signed one elsewhere that it last redirected to."""
+        self._lock = threading.Lock()
+        self._signed: dict[str, Future[str]] = {}
+        """URL of a file on the Hub to where its bytes are, as the Hub said last or is just being asked."""
 
     def resolve(self) -> Listing:
         """The tree of the commit that the revision names now."""
@@ -95,20 +99,15 @@ class HuggingFaceSource:
         what = f"file {file.name!a}"
         commit, object_id = _read_version(file)
         hub = "/".join((self._files(), "resolve", commit, quote(self._prefix + file.name)))
-        asked = range_header(start, end)
-        url = self._signed.get(hub, hub)
-        old = url != hub
-        for _ in range(MAX_REDIRECTS + 3):
-            with self._web.get(url, {**asked, **self._authorization(url)}, what) as response:
-                if response.status in REDIRECTS:
-                    _check_linked(response, file, commit)
-                    url = redirected(url, response, what)
-                    if origin(url) != origin(self._endpoint):
-                        self._signed[hub] = url
-                    continue
-                if old and response.status in (400, 401, 403):
-                    # The signature expired. If a URL that was signed just now is refused, that is a refusal.
-                    old, url = False, hub
+        # Small files are in git, and the Hub sends them itself.
+        elsewhere = len(object_id) == _SHA256_DIGITS
+        url = self._located(hub, file, commit) if elsewhere else hub
+        for again in (False, True):
+            headers = {**range_header(start, end), **self._authorization(url)}
+            with self._web.get_following(url, headers, what) as response:
+                if elsewhere and not again and response.status in (400, 401, 403):
+                    # The signature expired. If one that was made just now is refused, that is a refusal.
+                    url = self._located(hub, file, commit, refused=url)
                     continue
                 if response.status not in (200, 206):
                     raise self._refused(response, what, listed=True)
@@ -118,11 +117,44 @@ class HuggingFaceSource:
                     _check_object(response, file, object_id)
                 yield body(response, end - start, what)
                 return
-        raise Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: redirected without end")
 
     def close(self) -> None:
         """Close connections."""
         self._web.close()
+
+    def _located(self, hub: str, file: File, commit: str, refused: str = "") -> str:
+        """Where the bytes of a file are. One thread asks the Hub, and all that want to know get its answer.
+
+        `refused` is the URL that was no longer good.
+        """
+        with self._lock:
+            found = self._signed.get(hub)
+            if found is not None and found.done() and (found.exception() or found.result() == refused):
+                found = None
+            asks = found is None
+            if found is None:
+                found = self._signed[hub] = Future()
+        if asks:
+            try:
+                found.set_result(self._redirection(hub, file, commit))
+            except BaseException as error:
+                found.set_exception(error)
+        return found.result()
+
+    def _redirection(self, hub: str, file: File, commit: str) -> str:
+        """Where the Hub redirects to for a file; itself if it does not."""
+        what, url = f"file {file.name!a}", hub
+        for _ in range(MAX_REDIRECTS + 1):
+            with self._web.get(url, self._authorization(url), what, method="HEAD") as response:
+                if response.status not in (200, *REDIRECTS):
+                    raise self._refused(response, what, listed=True)
+                _check_linked(response, file, commit)
+                if response.status == 200:
+                    return url
+                url = redirected(url, response, what)
+            if origin(url) != origin(self._endpoint):
+                return url
+        raise Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: redirected without end")
 
     def _canonical(self, revision: str) -> str:
         kind = "" if self._kind == "models" else f"{self._kind}/"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import botocore.exceptions as aws
 
 from cacheprep.failures import Failure, Reason
-from cacheprep.sources.web import failure, retry_after_s
+from cacheprep.sources.web import broken, failure, retry_after_s
 
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
 """Codes with which a store refuses credentials that were good once."""
@@ -75,4 +75,6 @@ def local_failure(error: Exception, what: str) -> Failure:
     if isinstance(error, aws.NoRegionError | aws.InvalidRegionError):
         return Failure(Reason.INVALID_REQUEST, f"{said}; give the bucket's region")
     # Not the error's text: it may have the URL, and that may have a signature.
-    return Failure(Reason.SOURCE_UNAVAILABLE, f"{said}; the store did not answer, or not to the end")
+    below = error.kwargs.get("error") if isinstance(error, aws.BotoCoreError) else error
+    how = f" ({broken(below)})" if isinstance(below, Exception) else ""
+    return Failure(Reason.SOURCE_UNAVAILABLE, f"{said}{how}; the store did not answer, or not to the end")

@@ -67,7 +67,9 @@ class Web:
         try:
             yield response
         finally:
-            if response.status in REDIRECTS and (response.length_remaining or 0) <= CHUNK_BYTES:
+            small = response.status in REDIRECTS and (response.length_remaining or 0) <= CHUNK_BYTES
+            if small or response.length_remaining == 0:
+                # Also where there is no body: the connection counts as busy until its end was read.
                 response.drain_conn()
             if response.length_remaining == 0:
                 response.release_conn()
@@ -247,18 +249,21 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 def unavailable(what: str, url: str, error: Exception) -> Failure:
     """No response, or not the whole of one."""
-    if isinstance(error, urllib3.exceptions.TimeoutError | TimeoutError):
-        how = "no byte in time"
-    elif isinstance(error, urllib3.exceptions.ProtocolError):
-        how = f"the connection broke off ({error.args[0] if error.args else error})"
-    else:
-        # The text of urllib3's errors has the URL with its query in it, which may be a signature.
-        cause = error.__cause__ or error
-        how = type(cause).__name__
-        if isinstance(cause, OSError) and cause.strerror:
-            how = cause.strerror
     at = f" at {shown('://'.join(origin(url)))}" if url else ""
-    return Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: {how}{at}")
+    return Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: {broken(error)}{at}")
+
+
+def broken(error: BaseException) -> str:
+    """What happened to a connection, without the URL, which may be signed."""
+    # urllib3 takes a connection that was refused for one that timed out, too.
+    timed_out = isinstance(error, urllib3.exceptions.TimeoutError | TimeoutError)
+    if timed_out and not isinstance(error, urllib3.exceptions.NewConnectionError):
+        return "no byte in time"
+    if isinstance(error, urllib3.exceptions.ProtocolError):
+        return f"the connection broke off ({error.args[0] if error.args else error})"
+    cause = error.__cause__ or error
+    said = cause.strerror if isinstance(cause, OSError) else None
+    return said or type(cause).__name__
 
 
 def patiently(call: Callable[[], _T], sleep: Callable[[float], None] = time.sleep) -> _T:

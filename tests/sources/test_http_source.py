@@ -18,7 +18,7 @@ from cacheprep.listing import Digest, File, Listing, Verification
 from cacheprep.sources import SourceOptions, source_of
 from tests.sources.fault_proxy import Fault, FaultProxy
 from tests.sources.reading import contents, failure_of_reading, failure_of_resolving, named, read
-from tests.sources.servers import nginx
+from tests.sources.servers import free_port, nginx
 
 FILES = {"config.json": b"{}", "a/model 1.safetensors": bytes(range(256)) * 4000, "empty": b""}
 OPTIONS = SourceOptions(timeout_s=5)
@@ -126,6 +126,15 @@ def test_a_manifest_that_is_missing_and_a_file_that_is_missing_are_named(url: st
     failure = failure_of_resolving(source_of(url, OPTIONS))
     assert failure.reason is Reason.INVALID_REQUEST
     assert "manifest_url" in failure.message
+    assert "--manifest-url" in failure.message
+
+
+def test_a_connection_that_is_refused_is_told_as_that() -> None:
+    source = source_of(f"http://127.0.0.1:{free_port()}/llama", OPTIONS)
+    file = File("config.json", 2, (), "")
+    failure = failure_of_reading(source, file)
+    assert failure.reason is Reason.SOURCE_UNAVAILABLE
+    assert "Connection refused" in failure.message
 
 
 @pytest.mark.parametrize("location", ["", "etag off;"])

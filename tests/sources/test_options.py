@@ -68,6 +68,12 @@ def test_one_token_only() -> None:
         SourceOptions(token_env="A", token_file="/b")
 
 
+@pytest.mark.parametrize("path", ["models/llama", "./llama", "llama"])
+def test_a_relative_path_is_refused_as_one(path: str) -> None:
+    with pytest.raises(Failure, match="a relative path is not taken"):
+        source_of(path, SourceOptions())
+
+
 def test_options_do_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         SourceOptions().region = "us-east-1"  # type: ignore[misc]

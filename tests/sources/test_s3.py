@@ -415,6 +415,7 @@ def test_nobody_listening_is_source_unavailable(bucket: Bucket) -> None:
     file = Listing.from_json(_saved(bucket)).files[0]
     failure = failure_of_reading(source, file)
     assert failure.reason is Reason.SOURCE_UNAVAILABLE
+    assert "Connection refused" in failure.message
     assert "127.0.0.1:1/" not in failure.message
 
 
