@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 
 from cacheprep.failures import Failure, Reason
 
-RESERVED = ".cacheprep"
-"""No part of a file's name may begin with this, in any case: it is kept free for the store's own files."""
 MAX_PART_BYTES = 255  # NAME_MAX, limits.h
 MAX_NAME_BYTES = 4096  # PATH_MAX, limits.h
 MAX_FILES = 200_000
@@ -181,8 +179,7 @@ def check_name(name: str) -> None:
     """Refuse a file name that could leave its directory, hide, or not be stored.
 
     Raises Failure(InvalidRequest) for an absolute path, empty, `.` and `..` parts, backslashes, control and
-    direction characters, what is not UTF-8, a part over 255 bytes or a path over 4096, and names of the
-    store's own.
+    direction characters, what is not UTF-8, a part over 255 bytes or a path over 4096.
     """
     problem = _problem(name)
     if problem:
@@ -213,8 +210,6 @@ def _problem(name: str) -> str:
             return f"has the part {part!r}"
         if len(part) * 4 > MAX_PART_BYTES and len(part.encode()) > MAX_PART_BYTES:
             return f"has a part longer than {MAX_PART_BYTES} bytes"
-        if part.casefold().startswith(RESERVED):
-            return f"has a part that begins with {RESERVED}, which the store keeps for itself"
     return ""
 
 
