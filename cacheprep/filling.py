@@ -220,8 +220,9 @@ def _reserve(
             return 0
         freed = 0
         for found in gc.collect(layout, clock(), 0.0, keep={key, *plan.keep}):
-            tell(f"removed {found.path}: {found.why}")
-            freed += found.bytes
+            if not found.kept:
+                tell(f"removed {found.path}: {found.why}")
+                freed += found.bytes
         if freed < lacking:
             for entry in evict.evict(layout, lacking - freed, clock(), keep={key, *plan.keep}):
                 tell(f"evicted cache {entry.key} ({entry.source}), {entry.allocated} bytes")

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from cacheprep.failures import Failure, Reason
 from cacheprep.store.capacity import measure
+from cacheprep.store.root import nearest
 from cacheprep.transfer.counters import Counters, Phase
 
 
@@ -25,7 +26,7 @@ class FetchMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, of this moment."""
-        now, disk = self._counters.snapshot(), measure(self._root)
+        now, disk = self._counters.snapshot(), measure(nearest(self._root))
         yield InfoMetricFamily("cacheprep_cache", "The cache being fetched.", self.labels)
         for name, text, value in (
             ("bytes", "Bytes of the cache when whole.", now.bytes_total),

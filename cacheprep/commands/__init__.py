@@ -5,12 +5,12 @@ Every command ends with 0 or with the exit code of the reason for which it faile
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 
 import click
 
+from cacheprep.commands.options import wants_json
 from cacheprep.commands.output import failed
 from cacheprep.failures import Failure, Reason
 
@@ -48,9 +48,14 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except Failure as failure:
-            failed(failure, as_json="--json" in sys.argv)
-            ctx.exit(failure.reason.exit_code)
+        except click.UsageError as error:
+            if not wants_json(ctx):
+                raise
+            failure = Failure(Reason.INVALID_REQUEST, error.format_message())
+        except Failure as found:
+            failure = found
+        failed(failure, as_json=wants_json(ctx))
+        raise click.exceptions.Exit(failure.reason.exit_code)
 
 
 def _is_there(name: str) -> bool:
@@ -71,7 +76,10 @@ def _epilog() -> str:
     return "\n".join(lines)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_epilog())
+_SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS, epilog=_epilog())
 @click.option(
     "--version",
     is_flag=True,

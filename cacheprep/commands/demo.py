@@ -11,22 +11,18 @@ from cacheprep.commands.options import Size
 
 
 @click.command("demo")
-@click.option("--size", type=Size(), default="256MiB", show_default=True, help="Of the model that is made.")
-@click.option(
-    "--bandwidth", type=Size(), default="24MiB", show_default=True, help="Bytes per second from the source."
-)
+@click.option("--size", type=Size(), default="256MiB", help="Of the model that is made.")
+@click.option("--bandwidth", type=Size(), default="24MiB", help="Bytes per second from the source.")
 @click.option(
     "--seconds",
     type=click.FloatRange(10, 600),
     default=45.0,
-    show_default=True,
     help="Of traffic to engines.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("build/demo/cacheprep"),
-    show_default=True,
     help="Directory for all of it; what was there is removed.",
 )
 def command(size: int, bandwidth: int, seconds: float, out: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from cacheprep.commands.options import json_option, root_option
-from cacheprep.commands.output import print_json, print_table, size
+from cacheprep.commands.output import print_json, print_table, size, state
 from cacheprep.store.capacity import measure
 from cacheprep.store.inventory import inventory
-from cacheprep.store.reservation import allocated, outstanding
+from cacheprep.store.reservation import allocated_below, outstanding
 from cacheprep.store.root import open_to_read
 
 
@@ -23,7 +23,7 @@ def command(root: str, as_json: bool) -> None:
     """
     layout = open_to_read(root)
     entries, disk = inventory(layout), measure(layout.root)
-    trash, reserved = allocated(layout.trash), outstanding(layout)
+    trash, reserved = allocated_below(layout.trash), outstanding(layout)
     if as_json:
         print_json(
             {
@@ -33,6 +33,7 @@ def command(root: str, as_json: bool) -> None:
                         "state": entry.state,
                         "allocated": entry.allocated,
                         "bytes": entry.bytes,
+                        "bytes_done": entry.bytes_done,
                     }
                     for entry in entries
                 ],
@@ -47,8 +48,10 @@ def command(root: str, as_json: bool) -> None:
             }
         )
         return
-    rows = [(size(entry.allocated), entry.state.value, entry.key, entry.source) for entry in entries]
-    rows.append((size(trash), "removing", "-", layout.trash))
-    rows.append((size(reserved), "reserved", "-", "not allocated yet"))
+    rows = [(size(entry.allocated), state(entry), entry.key, entry.source) for entry in entries]
+    if trash:
+        rows.append((size(trash), "removing", "-", layout.trash))
+    if reserved:
+        rows.append((size(reserved), "reserved", "-", "not allocated yet"))
     print_table(("TAKES", "STATE", "KEY", "SOURCE"), rows)
     click.echo(f"disk: {size(disk.used)} used, {size(disk.available)} available, {disk.fullness():.1%} full")

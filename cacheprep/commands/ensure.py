@@ -8,16 +8,19 @@ from typing import Any
 import click
 
 from cacheprep.commands.fetch import Wanted, fetch_options, obtain
+from cacheprep.commands.options import key_of_prefix, keys_of_prefix
 from cacheprep.commands.output import print_json
 from cacheprep.failures import Failure, Reason
-from cacheprep.store.layout import check_key
+from cacheprep.store.layout import check_key_prefix
 from cacheprep.store.root import open_to_read
 from cacheprep.store.use import ready, touch
 
 
 @click.command("ensure")
 @click.option(
-    "--key", metavar="KEY", help="The cache that is wanted; SOURCE must have it if it is not ready."
+    "--key",
+    metavar="KEY",
+    help="The cache that is wanted, or the front of its key; SOURCE must have it if it is not ready.",
 )
 @fetch_options
 def command(wanted: Wanted) -> None:
@@ -37,13 +40,15 @@ def command(wanted: Wanted) -> None:
     obtain(wanted)
 
 
-def _found(root: str, key: str, as_json: bool) -> bool:
-    check_key(key)
+def _found(root: str, text: str, as_json: bool) -> bool:
+    check_key_prefix(text)
     try:
         layout = open_to_read(root)
     except Failure:
         return False
-    if not ready(layout, key):
+    fitting = keys_of_prefix(layout, text)
+    key = key_of_prefix(layout, text) if fitting else ""
+    if not key or not ready(layout, key):
         return False
     touch(layout, key)
     if as_json:

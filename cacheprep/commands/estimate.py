@@ -30,22 +30,19 @@ def _print_node_types(context: click.Context, _parameter: click.Parameter, wante
 @click.option(
     "--bandwidth",
     type=Size(),
-    default=int(BANDWIDTH),
-    show_default="1.25GB, 10 Gbit/s",
-    help="Bytes per second from the source to a node.",
+    default=f"{BANDWIDTH / 1e9:g}GB",
+    help="Bytes per second from the source to a node; 1.25GB are 10 Gbit/s.",
 )
 @click.option(
     "--disk-read",
     type=Size(),
-    default=int(DISK_READ),
-    show_default="7GB",
+    default=f"{DISK_READ / 1e9:g}GB",
     help="Bytes per second from the disk.",
 )
 @click.option(
     "--watermark",
     type=Share(),
-    default=OWN_WATERMARK,
-    show_default="95%",
+    default=f"{OWN_WATERMARK:.0%}",
     help="How full the disk may get.",
 )
 @click.option(

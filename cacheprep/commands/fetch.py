@@ -20,10 +20,11 @@ from cacheprep.listing import Listing
 from cacheprep.metrics import FetchMetrics, served
 from cacheprep.progress import reporting
 from cacheprep.sources import Source, SourceOptions, refuse_credentials, source_of
+from cacheprep.store.capacity import OWN_WATERMARK, SHARED_WATERMARK
 from cacheprep.store.evict import Policy
-from cacheprep.store.layout import check_key, key_of
+from cacheprep.store.layout import check_key_prefix, key_of
 from cacheprep.store.manifest import Manifest
-from cacheprep.store.root import Root, Rules, open_to_write
+from cacheprep.store.root import Root, Rules, check, make
 from cacheprep.transfer.counters import Counters, Phase
 from cacheprep.transfer.engine import Edge, Settings
 from cacheprep.warm import request_of, split
@@ -99,42 +100,43 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--connections",
         type=click.IntRange(1, 256),
         default=_DEFAULT.connections,
-        show_default=True,
         help="Connections to the source at once.",
     ),
     click.option(
         "--range-size",
         type=Size(),
-        default=_DEFAULT.range_bytes,
-        show_default="32MiB",
+        default=f"{_DEFAULT.range_bytes >> 20}MiB",
         help="Longest range of one request; what a connection may have to fetch again after a kill.",
     ),
-    click.option("--bandwidth", type=Size(), help="Bytes per second of all connections together, as 500MB."),
+    click.option(
+        "--bandwidth",
+        type=Size(),
+        show_default="no limit",
+        help="Bytes per second of all connections together, as 500MB.",
+    ),
     click.option(
         "--attempts",
         type=click.IntRange(1, 1000),
         default=_DEFAULT.attempts,
-        show_default=True,
         help="Tries for one range that fail in a row.",
     ),
     click.option(
         "--stall-timeout",
         type=click.FloatRange(1, 3600),
         default=_DEFAULT.stall_s,
-        show_default=True,
         help="Seconds after which a connection that brings all but nothing is given up.",
     ),
     click.option(
         "--downloads-per-source",
         type=click.IntRange(1, 64),
         default=4,
-        show_default=True,
         help="Caches fetched from one source at once on this root; others wait.",
     ),
     click.option(
         "--watermark",
         type=Share(),
-        help="How full the disk may get, as df counts.  [default: 95% of a disk of its own, else 80%]",
+        show_default=f"{OWN_WATERMARK:.0%} of a disk of its own, else {SHARED_WATERMARK:.0%}",
+        help="How full the disk may get, as df counts.",
     ),
     click.option("--reserve", type=Size(), default=0, help="Bytes to keep free for kubelet beside that."),
     click.option(
@@ -143,7 +145,6 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         type=click.Choice([policy.value for policy in Policy]),
         callback=lambda _, __, value: Policy(value),
         default=Policy.NONE.value,
-        show_default=True,
         help="What to remove if room lacks: nothing, or least recently used caches that are not in use.",
     ),
     click.option("--allow-shared-disk", is_flag=True, help="Take a root on the system's disk, in pods too."),
@@ -155,7 +156,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Take this file system type (of /proc/mounts), which you know to be local.",
     ),
     click.option(
-        "--metrics-address", default="", metavar="HOST:PORT", help="Serve Prometheus metrics.  [default: off]"
+        "--metrics-address",
+        default="",
+        show_default="off",
+        metavar="HOST:PORT",
+        help="Serve Prometheus metrics.",
     ),
     click.option("--quiet", is_flag=True, help="No progress."),
     json_option,
@@ -183,7 +188,7 @@ def obtain(wanted: Wanted) -> None:
         raise Failure(
             Reason.INVALID_REQUEST, "SOURCE: is missing; name one, as s3://bucket/prefix, or a --listing"
         )
-    root = open_to_write(wanted.root, wanted.rules)
+    root = check(wanted.root, wanted.rules)
     counters = Counters()
     metrics = FetchMetrics(counters, root.layout.root)
 
@@ -211,10 +216,11 @@ def obtain(wanted: Wanted) -> None:
             opened.append(source_of(wanted.source or "", wanted.source_options))
             listing = opened[0].resolve()
         key = key_of(listing.digest())
-        if wanted.key is not None and check_key(wanted.key) != key:
+        if wanted.key is not None and not key.startswith(check_key_prefix(wanted.key)):
             raise Failure(
                 Reason.SOURCE_CHANGED, f"--key {wanted.key}: the source has {key} now; list it anew"
             )
+        make(root)
         metrics.labels = {"key": key, "source": listing.source, "revision": listing.revision}
         filled = fill(
             root,

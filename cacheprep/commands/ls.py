@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from cacheprep.commands.options import json_option, root_option
-from cacheprep.commands.output import print_json, print_table, size, when, when_or_none
+from cacheprep.commands.output import print_json, print_table, size, state, when, when_or_none
 from cacheprep.store.inventory import Entry, inventory
 from cacheprep.store.root import open_to_read
 
@@ -18,9 +18,10 @@ from cacheprep.store.root import open_to_read
 def command(root: str, as_json: bool) -> None:
     """List the caches of a root: published ones, and those being fetched.
 
-    READY is yes only if the marker is good and size and mtime of every file are as it says. With --json:
-    a list of objects with key, state, source, revision, verification, bytes, allocated, files, ready,
-    verified_at, used_at, in_use, busy, path and problem.
+    READY is yes only if the marker is good and size and mtime of every file are as it says. STATE has how
+    much of a partial cache has come. With --json: a list of objects with key, state, source, revision,
+    verification, bytes, bytes_done, allocated, files, ready, verified_at, used_at, in_use, busy, path and
+    problem.
     """
     entries = inventory(open_to_read(root))
     if as_json:
@@ -30,7 +31,7 @@ def command(root: str, as_json: bool) -> None:
         (
             entry.key,
             "yes" if entry.ready else "no",
-            "in use" if entry.in_use else entry.state.value,
+            state(entry),
             size(entry.bytes),
             when(entry.verified_at),
             entry.source,

@@ -10,9 +10,11 @@ import click
 
 from cacheprep.failures import Failure, Reason
 from cacheprep.store.inventory import keys
-from cacheprep.store.layout import Layout, is_key
+from cacheprep.store.layout import Layout, check_key_prefix, is_key
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_JSON = f"{__name__}.json"
 
 _UNITS = {
     "": 1,
@@ -90,8 +92,25 @@ def root_option(command: _Command) -> _Command:
 
 
 def json_option(command: _Command) -> _Command:
-    """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
+    """`--json`. Read before all other options, so that what is wrong with them is said as JSON, too."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        is_eager=True,
+        callback=_remember_json,
+        help="Print the result as JSON, and a failure as well.",
+    )(command)
+
+
+def wants_json(context: click.Context) -> bool:
+    """Whether the command that was called has --json of its own: the command of `cacheprep run` may, too."""
+    return context.meta.get(_JSON) is True
+
+
+def _remember_json(context: click.Context, _: click.Parameter, value: bool) -> bool:
+    context.meta[_JSON] = value
+    return value
 
 
 def key_of_prefix(layout: Layout, text: str) -> str:
@@ -100,8 +119,8 @@ def key_of_prefix(layout: Layout, text: str) -> str:
     Raises:
         Failure: InvalidRequest if none fits, or several do.
     """
-    found = sorted({key for key in (*keys(layout.caches), *keys(layout.partials)) if key.startswith(text)})
-    if len(found) == 1 and text:
+    found = keys_of_prefix(layout, text)
+    if len(found) == 1:
         return found[0]
     if is_key(text):
         return text
@@ -110,3 +129,13 @@ def key_of_prefix(layout: Layout, text: str) -> str:
         Reason.INVALID_REQUEST,
         f"key {text!r}: {problem} of {layout.root}; `cacheprep ls --to {layout.root}` lists them",
     )
+
+
+def keys_of_prefix(layout: Layout, text: str) -> list[str]:
+    """The keys of all caches that begin so, published or not.
+
+    Raises:
+        Failure: InvalidRequest if no key can.
+    """
+    check_key_prefix(text)
+    return sorted({key for key in (*keys(layout.caches), *keys(layout.partials)) if key.startswith(text)})

@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from cacheprep.failures import Failure
+from cacheprep.store.inventory import Entry
+from cacheprep.store.layout import State
 
 
 def print_json(value: Any) -> None:
@@ -51,6 +53,14 @@ def size(amount: float) -> str:
             return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.2f} TB"
+
+
+def state(entry: Entry) -> str:
+    """What a cache is at, and how far."""
+    if entry.state is State.PARTIAL:
+        share = entry.bytes_done / entry.bytes if entry.bytes else 0.0
+        return f"{'fetching' if entry.busy else entry.state.value} {int(100 * share)}%"
+    return "in use" if entry.in_use else entry.state.value
 
 
 def when(at: float | None) -> str:

@@ -20,18 +20,17 @@ _OPTIONS = (
         "--verification",
         type=click.Choice([word.value for word in Verification]),
         default=Verification.FIRST_READ.value,
-        show_default=True,
         help="source-digest: refuse a source that has no cryptographic digest of some file.",
     ),
     click.option("--endpoint-url", metavar="URL", help="S3: the server, for stores other than AWS."),
     click.option("--region", help="S3, JumpStart: the bucket's region."),
     click.option("--requester-pays", is_flag=True, help="S3: agree to pay for requests and transfer."),
-    click.option("--revision", help="Hub: branch, tag or commit.  [default: main]"),
-    click.option("--hub-endpoint", metavar="URL", help="Hub: a mirror.  [default: $HF_ENDPOINT]"),
+    click.option("--revision", show_default="main", help="Hub: branch, tag or commit."),
+    click.option("--hub-endpoint", metavar="URL", show_default="$HF_ENDPOINT", help="Hub: a mirror."),
     click.option("--token-file", metavar="FILE", help="Hub, http: file with a bearer token."),
     click.option("--token-env", metavar="NAME", help="Hub, http: environment variable with a bearer token."),
     click.option(
-        "--manifest-url", metavar="URL", help="http: the manifest.  [default: SHA256SUMS below URL]"
+        "--manifest-url", metavar="URL", show_default="SHA256SUMS below URL", help="http: the manifest."
     ),
     click.option("--instance-type", metavar="TYPE", help="JumpStart: take this instance type's variant."),
     click.option("--jumpstart-bucket", metavar="BUCKET", help="JumpStart: instead of the public bucket."),
@@ -41,7 +40,6 @@ _OPTIONS = (
         "timeout_s",
         type=click.FloatRange(0.05, 3600),
         default=30.0,
-        show_default=True,
         help="Seconds to wait for a connection, and for the next byte.",
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from cacheprep.store import marker as markers
@@ -16,18 +17,19 @@ from cacheprep.store.reservation import allocated
 
 DEFAULT_AGE_S = 24 * 3600.0
 """A partial cache that young may be resumed yet."""
-
-
 WRITE_S = 60.0
 """For so long a small file may be about to be renamed to its place."""
 
 
 class Found(NamedTuple):
-    """Something that may go, or went."""
+    """Something that went or could go, or that stays though it is not ready."""
 
     path: str
     bytes: int
     why: str
+    """Why it went, or why it stays."""
+    kept: bool = False
+    """Whether it stays."""
 
 
 def collect(
@@ -48,19 +50,17 @@ def collect(
         dry: whether only to tell.
 
     Yields:
-        what was deleted, once it is.
+        what was deleted, once it is, and what of partial and unmarked caches is kept.
     """
     yield from _trash(layout, dry)
     for key in keys(layout.partials):
         if key not in keep:
-            yield from _dead(
-                layout, key, layout.partial(key), "left by a process that died", now - older_than_s, dry
-            )
+            path = layout.partial(key)
+            yield from _dead(layout, key, path, "left by a process that died", now, older_than_s, dry)
     for key in keys(layout.caches):
         if key not in keep and markers.read(layout.ready(key)) is None:
-            yield from _dead(
-                layout, key, layout.cache(key), "published without a marker", now - older_than_s, dry
-            )
+            path = layout.cache(key)
+            yield from _dead(layout, key, path, "published without a marker", now, older_than_s, dry)
     yield from _requests(layout, now - max(older_than_s, WRITE_S), dry)
     if not dry:
         _locks(layout)
@@ -78,25 +78,27 @@ def _trash(layout: Layout, dry: bool) -> Iterator[Found]:
         yield Found(path, size, "removed, not yet deleted")
 
 
-def _dead(layout: Layout, key: str, path: str, why: str, before: float, dry: bool) -> Iterator[Found]:
-    fill = try_lock(layout.fill_lock(key))
-    if fill is None:
-        return
-    with fill:
-        use = try_lock(layout.use_lock(key))
-        if use is None:
+def _dead(
+    layout: Layout, key: str, path: str, why: str, now: float, older_than_s: float, dry: bool
+) -> Iterator[Found]:
+    with ExitStack() as held:
+        for lock in (layout.fill_lock(key), layout.use_lock(key)):
+            if (mine := try_lock(lock)) is None:
+                yield Found(path, allocated(path), "a process works on it", kept=True)
+                return
+            held.enter_context(mine)
+        # Looked at under the locks: it may have become ready, or young, meanwhile.
+        published = path == layout.cache(key)
+        if published and markers.read(layout.ready(key)) is not None:
             return
-        with use:
-            # Looked at under the locks: it may have become ready, or young, meanwhile.
-            published = path == layout.cache(key)
-            if published and markers.read(layout.ready(key)) is not None:
-                return
-            if _newest(path) > before and not _superseded(layout, key, published):
-                return
-            size = allocated(path)
-            if not dry:
-                discard(layout, path)
-            yield Found(path, size, why)
+        size, age_s = allocated(path), now - _newest(path)
+        if age_s < older_than_s and not _superseded(layout, key, published):
+            wait = f"last written {max(0.0, age_s) / 60:.0f} min ago; a fetch of its source goes on with it"
+            yield Found(path, size, wait, kept=True)
+            return
+        if not dry:
+            discard(layout, path)
+        yield Found(path, size, why)
 
 
 def _superseded(layout: Layout, key: str, published: bool) -> bool:

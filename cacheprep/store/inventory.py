@@ -13,6 +13,8 @@ from cacheprep.store.layout import Layout, State, is_key
 from cacheprep.store.locks import is_held
 from cacheprep.store.reservation import allocated
 from cacheprep.store.verify import read_manifest
+from cacheprep.transfer import journal
+from cacheprep.transfer.ranges import gaps
 
 
 class Entry(NamedTuple):
@@ -27,6 +29,9 @@ class Entry(NamedTuple):
     """`source-digest` or `first-read`; "" where there is no manifest yet."""
     bytes: int
     """Of all files when whole."""
+    bytes_done: int
+    """Of those, all of a ready cache; of a partial one what came whole, as its journal says; none of an
+    unmarked one, which has to be hashed."""
     allocated: int
     """Bytes that it takes on the disk."""
     files: int
@@ -100,6 +105,7 @@ def _published(layout: Layout, key: str) -> Entry | None:
         revision=listing.revision if listing else "",
         verification=verification,
         bytes=listing.total if listing else 0,
+        bytes_done=listing.total if listing and not problem else 0,
         allocated=allocated(layout.cache(key)),
         files=len(listing.files) if listing else 0,
         verified_at=marker.verified_at if marker else None,
@@ -126,6 +132,7 @@ def _partial(layout: Layout, key: str) -> Entry | None:
         revision=listing.revision if listing else "",
         verification="",
         bytes=listing.total if listing else 0,
+        bytes_done=_claimed(layout, key, listing) if listing else 0,
         allocated=allocated(layout.partial(key)),
         files=len(listing.files) if listing else 0,
         verified_at=None,
@@ -135,3 +142,15 @@ def _partial(layout: Layout, key: str) -> Entry | None:
         path="",
         problem="",
     )
+
+
+def _claimed(layout: Layout, key: str, listing: Listing) -> int:
+    """Bytes in ranges that came whole."""
+    sizes = [file.size for file in listing.files]
+    try:
+        with open(layout.journal(key), encoding="ascii", errors="replace") as lines:
+            claims = journal.parse(lines.read(), sizes)
+    except FileNotFoundError:
+        return 0
+    missing = (gaps(sizes[index], [claim.range for claim in found]) for index, found in claims.items())
+    return sum(sizes[index] for index in claims) - sum(gap.length for of_file in missing for gap in of_file)

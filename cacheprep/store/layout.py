@@ -100,6 +100,20 @@ def check_key(text: str) -> str:
     return text
 
 
+def check_key_prefix(text: str) -> str:
+    """The front of a key, or a whole one: itself.
+
+    Raises:
+        Failure: InvalidRequest if no key begins so.
+    """
+    if not text or len(text) > KEY_LENGTH or not _HEX.issuperset(text):
+        raise Failure(
+            Reason.INVALID_REQUEST,
+            f"key {text!r}: a key is {KEY_LENGTH} hex digits, as `cacheprep ls` prints it; its front will do",
+        )
+    return text
+
+
 class Layout:
     """The paths of one cache root. `root` is the operator's; everything below is derived."""
 

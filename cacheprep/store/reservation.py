@@ -149,6 +149,11 @@ def allocated(path: str) -> int:
     return total
 
 
+def allocated_below(path: str) -> int:
+    """As `allocated`, without the directory itself."""
+    return allocated(path) - os.lstat(path).st_blocks * 512
+
+
 def lengths(directory: str, pieces: Sequence[Piece]) -> dict[str, int]:
     """The length of each file that is there, in bytes."""
     found = {}

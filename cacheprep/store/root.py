@@ -1,4 +1,4 @@
-"""Cache roots: which directory may be one, and opening it."""
+"""Cache roots: which directory may be one, and making one of it."""
 
 from __future__ import annotations
 
@@ -56,25 +56,62 @@ def open_to_read(path: str) -> Layout:
 
 
 def open_to_write(path: str, rules: Rules) -> Root:
-    """Check a directory and make it a cache root if it is not one yet.
+    """Check a directory and make it a cache root if it is not one yet; see `check` and `make`."""
+    root = check(path, rules)
+    make(root)
+    return root
+
+
+def check(path: str, rules: Rules) -> Root:
+    """What a directory would be as a cache root. Changes nothing.
 
     Args:
-        path: the operator's; made if it is not there.
+        path: the operator's; need not be there.
         rules: what is allowed.
 
     Raises:
         Failure: InvalidRequest for a network or unknown file system, one mounted read-only, one shared
-            with the
-            system where that is refused, a directory in which our names are taken; AccessDenied if
-            another user owns it; InsufficientCapacity if the disk is full.
+            with the system where that is refused, a directory in which our names are taken; AccessDenied
+            if another user owns it; InsufficientCapacity if the disk is full.
     """
     if not path:
         raise _invalid(path, "is empty; name a directory on a local disk")
     layout = Layout(os.path.realpath(path))
     try:
-        return _open(layout, rules)
+        return _checked(layout, rules)
     except OSError as error:
         raise os_failure(error, f"cache root {layout.root}") from error
+
+
+def make(root: Root) -> None:
+    """Make the directories of a root that was checked, as far as they lack.
+
+    Raises:
+        Failure: as `check`, for what has happened since, and if the disk refuses.
+    """
+    layout = root.layout
+    try:
+        if not _is_store(layout):
+            make_directory(layout.root)
+            write_file(layout.store_file, STORE_LINE.encode(), locked=False)
+        _check_owner(layout)
+        for directory in layout.directories:
+            make_directory(directory)
+    except OSError as error:
+        raise os_failure(error, f"cache root {layout.root}") from error
+
+
+def nearest(path: str) -> str:
+    """The directory itself, or the nearest one above it that is there.
+
+    Raises:
+        Failure: InvalidRequest if what is there is no directory.
+    """
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if not os.path.isdir(path):
+        raise _invalid(path, "is not a directory")
+    return path
 
 
 def os_failure(error: OSError, what: str) -> Failure:
@@ -106,8 +143,8 @@ def refusal(kind: str, rules: Rules) -> str:
     )
 
 
-def _open(layout: Layout, rules: Rules) -> Root:
-    there = _nearest(layout.root)
+def _checked(layout: Layout, rules: Rules) -> Root:
+    there = nearest(layout.root)
     table = mounts.read()
     mount = mounts.mount_of(there, table)
     if mount is None:
@@ -127,10 +164,17 @@ def _open(layout: Layout, rules: Rules) -> Root:
         if rules.kubernetes and not rules.allow_shared_disk:
             raise _invalid(layout.root, f"{said}; mount a disk of its own there, or allow a shared disk")
         warnings.append(f"cache root {layout.root}: {said}")
-    if not _is_store(layout):
-        # In a root that is one already, what is ready is of use yet; a reservation refuses the rest.
+    # Before the store file is looked for: another process may be making the root, and makes that first.
+    taken = [at for at in layout.directories if os.path.lexists(at)]
+    if _is_store(layout):
+        # What is ready here is of use also on a full disk; a reservation refuses the rest.
+        _check_owner(layout)
+    else:
         _check_full(layout.root, measure(there))
-    _make(layout)
+        if taken:
+            raise _invalid(
+                layout.root, f"holds {taken[0]}, which is not ours; name an empty directory, or one below it"
+            )
     return Root(layout, own, tuple(warnings))
 
 
@@ -142,15 +186,7 @@ def _check_full(root: str, disk: Disk) -> None:
         )
 
 
-def _make(layout: Layout) -> None:
-    if not _is_store(layout):
-        taken = [at for at in layout.directories if os.path.lexists(at)]
-        if taken:
-            raise _invalid(
-                layout.root, f"holds {taken[0]}, which is not ours; name an empty directory, or one below it"
-            )
-        make_directory(layout.root)
-        write_file(layout.store_file, STORE_LINE.encode(), locked=False)
+def _check_owner(layout: Layout) -> None:
     owner = os.stat(layout.store_file).st_uid
     if owner != os.geteuid():
         raise Failure(
@@ -158,8 +194,6 @@ def _make(layout: Layout) -> None:
             f"cache root {layout.root}: belongs to uid {owner} and this is uid {os.geteuid()};"
             f" run as uid {owner}",
         )
-    for directory in layout.directories:
-        make_directory(directory)
 
 
 def _is_store(layout: Layout) -> bool:
@@ -185,14 +219,6 @@ def _own_disk(path: str, mount: Mount, table: list[Mount]) -> bool:
     # btrfs gives each subvolume a device number of its own, but mountinfo has one for all of them.
     named = {found.device for other in ("/", KUBELET_FILE) if (found := mounts.mount_of(other, table))}
     return device not in others and mount.device not in named
-
-
-def _nearest(path: str) -> str:
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
-    if not os.path.isdir(path):
-        raise _invalid(path, "is not a directory")
-    return path
 
 
 def _invalid(root: str, problem: str) -> Failure:

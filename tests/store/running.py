@@ -12,9 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.store.origin import Origin, wait_until
+
 FAST = ("--connections", "4", "--range-size", "256KiB", "--quiet", "--watermark", "100%")
 """Options of fetches in tests; whatever else fills the disk of the machine is not their matter."""
 RANGE, CONNECTIONS = 256 << 10, 4
+HELD_AFTER = 12
+"""Requests of a fetch that are answered before the origin holds it."""
 
 
 def start(*arguments: str | Path, **environment: str) -> subprocess.Popen[str]:
@@ -51,6 +55,15 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
 def fetch(url: str, root: Path, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """`cacheprep fetch`."""
     return run("fetch", url, "--to", root, *FAST, *more, **environment)
+
+
+@contextmanager
+def held_fetch(origin: Origin, root: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """A fetch that has fetched some ranges, and gets no more until `origin.release()`."""
+    origin.hold_after = HELD_AFTER
+    with running("fetch", origin.url, "--to", root, *FAST, *more) as process:
+        wait_until(lambda: origin.requests > HELD_AFTER)
+        yield process
 
 
 def listed(root: Path) -> list[dict[str, Any]]:

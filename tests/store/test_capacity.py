@@ -99,7 +99,7 @@ def test_read_only_is_seen_on_the_mount_and_on_the_file_system() -> None:
 
 
 def entry(key: str, used_at: int | None, size: int = 10, **changes: object) -> Entry:
-    made = Entry(key, State.READY, "", "", "", size, size, 1, 1, used_at, False, False, "/x", "")
+    made = Entry(key, State.READY, "", "", "", size, size, size, 1, 1, used_at, False, False, "/x", "")
     return made._replace(**changes)  # type: ignore[arg-type]
 
 

@@ -9,8 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,24 +21,12 @@ from cacheprep.store.locks import is_held, try_lock
 from cacheprep.store.remove import remove
 from cacheprep.store.root import Rules, open_to_read, open_to_write, refusal
 from tests.store.origin import Fault, Origin, same, wait_until
-from tests.store.running import FAST, fetch, listed, run, running
-
-HELD_AFTER = 12
-"""Requests of a fetch that are answered before the origin holds it."""
+from tests.store.running import FAST, fetch, held_fetch, listed, run, running
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
-
-
-@contextmanager
-def held_fetch(origin: Origin, root: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """A fetch that has fetched some ranges, and gets no more until `origin.release()`."""
-    origin.hold_after = HELD_AFTER
-    with running("fetch", origin.url, "--to", root, *FAST, *more) as process:
-        wait_until(lambda: origin.requests > HELD_AFTER)
-        yield process
 
 
 def waits(process: subprocess.Popen[str]) -> str:
@@ -218,7 +205,7 @@ def test_gc_leaves_young_partial_caches_to_be_resumed(origin: Origin, root: Path
         process.kill()
         process.wait()
     layout = Layout(str(root))
-    assert list(collect(layout, time.time(), 3600)) == []
+    assert [found.kept for found in collect(layout, time.time(), 3600)] == [True]
     dry = list(collect(layout, time.time() + 7200, 3600, dry=True))
     assert [found.path for found in dry] == [layout.partial(listed(root)[0]["key"])]
     assert list(collect(layout, time.time() + 7200, 3600))

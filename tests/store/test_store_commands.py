@@ -1,0 +1,139 @@
+"""What the commands on a cache root say to a person and to a program."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from cacheprep.commands import cacheprep
+from cacheprep.failures import Reason
+from cacheprep.store.layout import Layout
+from tests.store.origin import Origin
+from tests.store.running import FAST, HELD_AFTER, RANGE, fetch, held_fetch, listed, run
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def partial(origin: Origin, root: Path) -> str:
+    """The key of a cache of which a process that was killed left a part."""
+    with held_fetch(origin, root) as process:
+        process.kill()
+        process.wait()
+    (entry,) = listed(root)
+    key: str = entry["key"]
+    return key
+
+
+def shown(command: str, root: Path, key: str) -> str:
+    """The row of a cache."""
+    done = run(command, "--to", root)
+    assert done.returncode == 0, done.stderr
+    (row,) = (line for line in done.stdout.splitlines() if key in line)
+    return row
+
+
+def test_a_cache_that_is_being_fetched_is_shown_with_how_far_it_is(origin: Origin, root: Path) -> None:
+    with held_fetch(origin, root):
+        (entry,) = listed(root)
+        assert 0 < entry["bytes_done"] <= HELD_AFTER * RANGE
+        percent = int(100 * entry["bytes_done"] / entry["bytes"])
+        for command in ("ls", "du"):
+            assert f"fetching {percent}%" in shown(command, root, entry["key"])
+
+
+def test_so_is_one_that_was_left(root: Path, partial: str) -> None:
+    (entry,) = listed(root)
+    assert 0 < entry["bytes_done"] < entry["bytes"]
+    for command in ("ls", "du"):
+        assert re.search(r"partial [1-9][0-9]?%", shown(command, root, partial))
+
+
+def test_a_ready_cache_has_all_of_its_bytes(origin: Origin, root: Path) -> None:
+    assert fetch(origin.url, root).returncode == 0
+    (entry,) = listed(root)
+    assert entry["bytes_done"] == entry["bytes"] > 0
+
+
+def test_du_has_no_row_of_nothing(origin: Origin, root: Path) -> None:
+    assert fetch(origin.url, root).returncode == 0
+    rows = run("du", "--to", root).stdout.splitlines()
+    assert [row.split()[0] for row in rows][0::2] == ["TAKES", "disk:"]
+    assert len(rows) == 3
+
+
+def test_gc_says_what_it_keeps_and_why(root: Path, partial: str) -> None:
+    done = run("gc", "--to", root)
+    path = Layout(str(root)).partial(partial)
+    assert done.stdout.startswith(f"kept {path} (")
+    assert "last written 0 min ago; a fetch of its source goes on with it" in done.stdout
+    said = json.loads(run("gc", "--to", root, "--json").stdout)
+    assert [one["path"] for one in said["kept"]] == [path]
+    assert said["deleted"] == []
+    assert run("gc", "--to", root, "--older-than", "0s").stdout.startswith(f"deleted {path} (")
+
+
+def test_gc_names_what_a_process_works_on(origin: Origin, root: Path) -> None:
+    with held_fetch(origin, root):
+        done = run("gc", "--to", root, "--older-than", "0s")
+    assert done.stdout.startswith("kept ")
+    assert "a process works on it" in done.stdout
+
+
+@pytest.mark.parametrize("source", ["file:///no/such/model", "models/llama"])
+def test_a_source_that_is_not_there_leaves_no_root_behind(root: Path, source: str) -> None:
+    done = run("fetch", source, "--to", root, *FAST)
+    assert done.returncode == Reason.INVALID_REQUEST.exit_code
+    assert not root.exists()
+
+
+def test_ensure_takes_the_front_of_a_key_as_other_commands_do(origin: Origin, root: Path) -> None:
+    assert fetch(origin.url, root).returncode == 0
+    (entry,) = listed(root)
+    front = entry["key"][:6]
+    done = run("ensure", "--to", root, "--key", front)
+    assert (done.returncode, done.stdout.strip()) == (0, entry["path"])
+    assert run("rm", front, "--to", root).returncode == 0
+    assert run("ensure", "--to", root, "--key", front).returncode == Reason.INVALID_REQUEST.exit_code
+    assert run("ensure", origin.url, "--to", root, "--key", front, *FAST).returncode == 0
+    other = "0" * 6 if front != "0" * 6 else "1" * 6
+    changed = run("ensure", origin.url, "--to", root, "--key", other, *FAST)
+    assert changed.returncode == Reason.SOURCE_CHANGED.exit_code
+
+
+@pytest.mark.parametrize("key", ["", "llama", "../" * 3, "A" * 6])
+def test_what_no_key_begins_with_is_refused_as_one(origin: Origin, root: Path, key: str) -> None:
+    done = run("ensure", origin.url, "--to", root, "--key", key)
+    assert done.returncode == Reason.INVALID_REQUEST.exit_code
+    assert "a key is 40 hex digits" in done.stderr
+
+
+def test_a_failure_is_json_where_that_was_asked_for_also_of_a_wrong_option(root: Path) -> None:
+    done = run("fetch", "file:///no/such/model", "--to", root, "--range-size", "much", "--json")
+    said = json.loads(done.stderr.splitlines()[-1])
+    assert (said["event"], said["reason"], done.returncode) == ("failed", "InvalidRequest", 2)
+    assert "--range-size" in said["message"]
+
+
+def test_and_nowhere_else(origin: Origin, root: Path) -> None:
+    assert fetch(origin.url, root).returncode == 0
+    (entry,) = listed(root)
+    done = run("run", entry["key"], "--to", root, "--", "no-such-command", "--json")
+    assert done.stderr.startswith("InvalidRequest: command 'no-such-command'")
+
+
+def test_defaults_stand_in_brackets_where_click_puts_them() -> None:
+    context = click.Context(cacheprep)
+    for name in cacheprep.list_commands(context):
+        command = cacheprep.get_command(context, name)
+        assert command is not None
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert "[default" not in (option.help or ""), (name, option.name)
