@@ -18,6 +18,9 @@ from structlog.typing import Processor
 from extproc.config import LogConfig
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_TALKATIVE = ("asyncio", "grpc", "kubernetes_asyncio", "watchfiles")
+"""Libraries that tell about themselves below the level of a warning: event loops, every answer of the API
+server with its body, how many files changed beside a watched one."""
 _FIRST = ("timestamp", "level", "event")
 
 
@@ -63,8 +66,8 @@ def set_up(log: LogConfig, stream: IO[str] | None = None) -> None:
     root.addHandler(handler)
     root.setLevel(_LEVELS[log.level])
     logging.captureWarnings(True)
-    # Says at info level how many changes it saw, for every file that anybody writes beside a watched one.
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)
+    for library in _TALKATIVE:
+        logging.getLogger(library).setLevel(logging.WARNING)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -127,6 +127,21 @@ class TestCheck:
             said.stderr.removeprefix("warning: ").strip()
         ]
 
+    def test_a_request_log_that_cannot_be_written_is_a_warning_that_names_what_lacks(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "router.yaml"
+        path.write_text("requestLog: {path: logs/requests.jsonl, secretFile: secret}\n" + POOL)
+        said = run("check", path)
+        assert said.exit_code == 0
+        assert said.stderr.splitlines() == [
+            f"warning: requestLog.path: {tmp_path}/logs: no such directory; make it, or nothing is logged",
+            f"warning: requestLog.secretFile: {tmp_path}/secret: No such file or directory",
+        ]
+        (tmp_path / "logs").mkdir()
+        (tmp_path / "secret").write_text("0123456789abcdef")
+        assert run("check", path).stderr == ""
+
     def test_endpoints_in_kubernetes_are_told_by_where_they_come_from(self, tmp_path: Path) -> None:
         path = tmp_path / "router.yaml"
         path.write_text("pools: [{name: a, endpoints: {inferencePool: {name: llama}}}]\n")

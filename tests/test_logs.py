@@ -81,6 +81,14 @@ def test_the_loggers_of_libraries_take_the_same_way() -> None:
     )
 
 
+def test_what_libraries_say_of_themselves_stands_in_no_debug_log() -> None:
+    stream = logged(LogConfig(format="json", level="debug"))
+    for library in ("asyncio", "grpc._cython.cygrpc", "kubernetes_asyncio.client.rest"):
+        logging.getLogger(library).debug("response body: %s", CANARY)
+    structlog.get_logger("extproc.server").debug("picked")
+    assert [line["event"] for line in lines(stream)] == ["picked"]
+
+
 def test_warnings_of_python_take_the_same_way() -> None:
     stream = logged()
     with warnings.catch_warnings():

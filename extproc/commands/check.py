@@ -11,7 +11,18 @@ from typing import Any
 import click
 import orjson
 
-from extproc.config import Config, ConfigError, EndpointsConfig, Key, Match, PoolConfig, TlsConfig, keys, load
+from extproc.config import (
+    Config,
+    ConfigError,
+    EndpointsConfig,
+    Key,
+    Match,
+    PoolConfig,
+    RequestLogConfig,
+    TlsConfig,
+    keys,
+    load,
+)
 from extproc.pool.discovery import file as endpoints_file
 
 
@@ -39,7 +50,8 @@ def command(file: Path, as_json: bool) -> None:
     standard error, one a line, as file:line: key: problem.
 
     An endpoints file that cannot be read is a warning: the router waits for it too. So is a certificate,
-    which may lie elsewhere than this command runs: without it the router does not start.
+    which may lie elsewhere than this command runs: without it the router does not start. And so are a request
+    log's directory and secret: without them its records are lost.
     """
     try:
         config = load(file)
@@ -51,7 +63,11 @@ def command(file: Path, as_json: bool) -> None:
             click.echo(str(error), err=True)
         sys.exit(2)
     pools = [_Pool(pool) for pool in config.pools]
-    warnings = [*_certificate_warnings(config.tls), *(pool.warning for pool in pools if pool.warning)]
+    warnings = [
+        *_certificate_warnings(config.tls),
+        *_request_log_warnings(config.request_log),
+        *(pool.warning for pool in pools if pool.warning),
+    ]
     if as_json:
         _print_json(
             {
@@ -78,6 +94,25 @@ def _certificate_warnings(config: TlsConfig | None) -> list[str]:
     except TlsError as error:
         return [str(error)]
     return []
+
+
+def _request_log_warnings(config: RequestLogConfig | None) -> list[str]:
+    if config is None:
+        return []
+    found = []
+    if not config.path.parent.is_dir():
+        found.append(
+            f"requestLog.path: {config.path.parent}: no such directory; make it, or nothing is logged"
+        )
+    if config.secret_file is not None:
+        from extproc.request_log import read_secret
+
+        try:
+            read_secret(config.secret_file)
+        except (OSError, ValueError) as error:
+            said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            found.append(f"requestLog.secretFile: {config.secret_file}: {said}")
+    return found
 
 
 class _Pool:
