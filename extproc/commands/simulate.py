@@ -56,6 +56,9 @@ from extproc.simulation.presets import PRESETS
     show_default=True,
     help="Mean output length where the request does not decide it.",
 )
+@click.option(
+    "--name", default="", help="Name of the engine in its replies; several are numbered. [default: engine]"
+)
 @click.option("--model", default="simulated", show_default=True, help="Model name to report.")
 @click.option(
     "--log",
@@ -73,6 +76,7 @@ def command(
     speed: float,
     stream_interval: int,
     mean_output_tokens: int,
+    name: str,
     model: str,
     log_format: str | None,
 ) -> None:
@@ -84,7 +88,7 @@ def command(
 
     spec = PRESETS[preset]
     spec = replace(spec, blocks=blocks or spec.blocks, max_num_seqs=max_num_seqs or spec.max_num_seqs)
-    settings = Settings(spec, seed, speed, stream_interval, mean_output_tokens, model, host)
+    settings = Settings(spec, seed, speed, stream_interval, mean_output_tokens, model, host, name)
     as_json = (log_format or ("console" if sys.stdout.isatty() else "json")) == "json"
     try:
         asyncio.run(_run(ports, settings, as_json=as_json))

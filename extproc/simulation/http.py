@@ -2,8 +2,9 @@
 
 POST /v1/chat/completions and /v1/completions (streamed or not), GET /v1/models, /health and /metrics, POST
 /reset_prefix_cache. Anything else answers 404. Every reply, errors included, names the engine
-(`x-simulated-engine`) and describes the request body as it arrived (`x-request-body-bytes`,
-`x-request-body-sha256`), so that a test sees which engine served and that no byte was changed. Output is
+(`x-simulated-engine`) and describes the request as it arrived: its body (`x-request-body-bytes`,
+`x-request-body-sha256`) and the endpoint that it was pinned to, if any (`x-request-pin`). So a test sees
+which engine served, whether the router had asked for it, and that no byte was changed. Output is
 pseudo-random text, the same for the same prompt and seed.
 """
 
@@ -28,6 +29,9 @@ from extproc.address import Address
 from extproc.simulation import exposition, tokens
 from extproc.simulation.model import Engine, Event, Kind, Request, TooLargeError
 from extproc.simulation.presets import PRESETS, EngineSpec
+
+PIN_HEADER = "x-gateway-destination-endpoint"
+"""The header that names the engine to serve a request (Endpoint Picker Protocol)."""
 
 BODY_LIMIT = 64 * 2**20
 """Largest request body in bytes; larger ones are answered 413."""
@@ -63,6 +67,8 @@ class Settings:
     """Model name in /v1/models and metrics; requests may name any model."""
     host: str = "127.0.0.1"
     """Address to listen on."""
+    name: str = ""
+    """Name of a single engine; several get numbers. Empty: `engine-1`, `engine-2`, ..."""
 
 
 @dataclass(slots=True)
@@ -212,6 +218,8 @@ class SimulatedEngine:
             "x-request-body-bytes": str(len(body)),
             "x-request-body-sha256": sha256(body).hexdigest(),
         }
+        if pin := request.headers.get(PIN_HEADER):
+            request[_HEADERS]["x-request-pin"] = pin
         return await handler(request)
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
@@ -415,16 +423,17 @@ def _error(status: int, message: str, headers: dict[str, str]) -> web.Response:
 async def engines(
     ports: Sequence[int] | int, settings: Settings | None = None
 ) -> AsyncIterator[list[SimulatedEngine]]:
-    """Serve engines named `engine-1`, `engine-2`, ... in the running event loop.
+    """Serve engines named as the settings say in the running event loop.
 
     `ports` lists their ports, 0 for a free one, or says how many engines to serve on free ones. Raises
     `OSError` whose text names the address if a port is in use. On exit every connection is cut.
     """
     wanted = [0] * ports if isinstance(ports, int) else list(ports)
-    started = [
-        SimulatedEngine(f"engine-{index}", port, settings or Settings())
-        for index, port in enumerate(wanted, 1)
-    ]
+    settings = settings or Settings()
+    names = [f"{settings.name or 'engine'}-{index}" for index in range(1, len(wanted) + 1)]
+    if settings.name and len(wanted) == 1:
+        names = [settings.name]
+    started = [SimulatedEngine(name, port, settings) for name, port in zip(names, wanted, strict=True)]
     try:
         for engine in started:
             try:

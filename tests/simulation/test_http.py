@@ -226,3 +226,19 @@ async def test_a_port_in_use_is_named(engine: SimulatedEngine) -> None:
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{engine.port}"):
         async with engines([engine.port], FAST):
             pass
+
+
+async def test_a_reply_says_to_which_endpoint_the_request_was_pinned(
+    engine: SimulatedEngine, client: aiohttp.ClientSession
+) -> None:
+    pinned = {"x-gateway-destination-endpoint": "10.0.0.1:8000,10.0.0.2:8000"}
+    async with client.get(f"{engine.url}/health", headers=pinned) as reply:
+        assert reply.headers["x-request-pin"] == "10.0.0.1:8000,10.0.0.2:8000"
+    async with client.get(f"{engine.url}/health") as reply:
+        assert "x-request-pin" not in reply.headers
+
+
+async def test_an_engine_has_the_name_it_was_given_and_several_are_numbered() -> None:
+    named = replace(FAST, name="pod-a")
+    async with engines(1, named) as alone, engines(2, named) as both:
+        assert [one.name for one in (*alone, *both)] == ["pod-a", "pod-a-1", "pod-a-2"]
