@@ -7,7 +7,6 @@ marker; else the good files become a partial cache, and only the others are fetc
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -20,12 +19,10 @@ from cacheprep.store.layout import Layout
 from cacheprep.store.manifest import Manifest
 from cacheprep.store.publish import mark
 from cacheprep.store.remove import discard, unmark
-from cacheprep.store.verify import read_manifest, unlisted
+from cacheprep.store.verify import read_from_disk, read_manifest, unlisted
 from cacheprep.transfer.journal import Claim, Journal, hasher
 from cacheprep.transfer.ranges import Range
 
-CHUNK = 1 << 20
-"""Bytes read at a time."""
 THREADS = 4
 
 
@@ -103,23 +100,13 @@ def _make_partial(layout: Layout, key: str, manifest: Manifest, found: list[Clai
 
 def _look(path: str, file: File, expected: str, read: Callable[[int], None]) -> Claim | None:
     """The claim of a whole file that is as it should be, None of any other."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+    digest, brought = sha256(), hasher()
+
+    def take(view: memoryview) -> None:
+        digest.update(view)
+        brought.update(view)
+        read(len(view))
+
+    if read_from_disk(path, file, take) or digest.hexdigest() != expected:
         return None
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
-            return None
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        digest, brought = sha256(), hasher()
-        buffer = memoryview(bytearray(CHUNK))
-        while taken := os.readv(fd, [buffer]):
-            digest.update(buffer[:taken])
-            brought.update(buffer[:taken])
-            read(taken)
-        return Claim(Range(0, file.size), brought.hexdigest()) if digest.hexdigest() == expected else None
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+    return Claim(Range(0, file.size), brought.hexdigest())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from cacheprep.store import evict, gc, mounts
 from cacheprep.store.capacity import Limits
 from cacheprep.store.durable import make_directory, witness, write_file
 from cacheprep.store.layout import Layout, key_of
-from cacheprep.store.locks import Lock, lock, try_lock
+from cacheprep.store.locks import FIRST_WAIT_S, LONGEST_WAIT_S, Lock, lock, try_lock
 from cacheprep.store.manifest import Manifest
 from cacheprep.store.publish import publish
 from cacheprep.store.remove import discard
@@ -90,186 +90,185 @@ def fill(
     Raises:
         Failure: any reason; the cache is not ready then, unless it was before.
     """
-    layout = root.layout
-    key = key_of(listing.digest())
-    counters.set(bytes_total=listing.total, files_total=len(listing.files))
-    wait = waiter(edge)
+    filling = _Filling(root.layout, listing, source, plan, edge, counters, tell, clock)
     try:
-        filled = None if not ready(layout, key) else Filled(key, layout.model(key), "found")
-        if filled is None:
-            with lock(layout.fill_lock(key), wait, waiting=lambda: _wait_for(key, counters, tell)):
-                filled = _filled(layout, key, listing, source, plan, edge, counters, tell, clock)
-        if filled.how != "fetched" and plan.expected is not None:
-            manifest, _ = read_manifest(layout.manifest(key))
-            _compare(listing, list(manifest.sha256), plan.expected)
+        filled = filling.run()
         if request:
-            remember(layout, request, key)
-        touch(layout, key)
+            remember(root.layout, request, filled.key)
+        touch(root.layout, filled.key)
     except OSError as error:
-        raise os_failure(error, f"cache {key}") from error
-    counters.set(
-        phase=Phase.DONE,
-        bytes_done=listing.total,
-        files_done=len(listing.files),
-        files_synced=len(listing.files),
-    )
+        raise os_failure(error, f"cache {filling.key}") from error
     return filled
 
 
-def waiter(edge: Edge) -> Callable[[float], None]:
-    """Sleeps for seconds; raises Failure(Canceled) once that is wanted."""
+class _Filling:
+    """One filling, with all that it needs."""
 
-    def wait(seconds: float) -> None:
-        if edge.canceled.wait(seconds):
+    def __init__(
+        self,
+        layout: Layout,
+        listing: Listing,
+        source: Callable[[], Source],
+        plan: Plan,
+        edge: Edge,
+        counters: Counters,
+        tell: Tell,
+        clock: Callable[[], float],
+    ) -> None:
+        self.key = key_of(listing.digest())
+        self._layout, self._listing, self._source, self._plan = layout, listing, source, plan
+        self._edge, self._counters, self._tell, self._clock = edge, counters, tell, clock
+
+    def run(self) -> Filled:
+        layout, listing, key = self._layout, self._listing, self.key
+        self._counters.set(bytes_total=listing.total, files_total=len(listing.files))
+        if ready(layout, key):
+            how = "found"
+        else:
+            with lock(layout.fill_lock(key), self._wait, waiting=self._waits_for_another):
+                how = self._made_ready()
+        if how != "fetched" and self._plan.expected is not None:
+            manifest, _ = read_manifest(layout.manifest(key))
+            _compare(listing, list(manifest.sha256), self._plan.expected)
+        self._counters.set(
+            phase=Phase.DONE,
+            bytes_done=listing.total,
+            files_done=len(listing.files),
+            files_synced=len(listing.files),
+        )
+        return Filled(key, layout.model(key), how)
+
+    def _wait(self, seconds: float) -> None:
+        if self._edge.canceled.wait(seconds):
             raise Failure(Reason.CANCELED, "stopped while waiting for another process")
 
-    return wait
+    def _waits_for_another(self) -> None:
+        self._counters.set(phase=Phase.WAITING)
+        self._tell(f"another process works on cache {self.key}; waiting for it")
 
+    def _made_ready(self) -> str:
+        """Make the cache ready, with its lock held; returns how."""
+        if ready(self._layout, self.key):
+            return "found"
+        if os.path.lexists(self._layout.cache(self.key)) and self._adopted():
+            return "adopted"
+        self._fetch()
+        return "fetched"
 
-def _wait_for(key: str, counters: Counters, tell: Tell) -> None:
-    counters.set(phase=Phase.WAITING)
-    tell(f"another process works on cache {key}; waiting for it")
+    def _adopted(self) -> bool:
+        """Whether a published cache that is not ready could be made so."""
+        key = self.key
+        self._tell(f"cache {key} is there without a good marker: hashing it")
+        self._counters.set(phase=Phase.CHECKING)
 
+        def read(_: int) -> None:
+            if self._edge.canceled.is_set():
+                raise Failure(Reason.CANCELED, "stopped while hashing what is there")
 
-def _filled(
-    layout: Layout,
-    key: str,
-    listing: Listing,
-    source: Callable[[], Source],
-    plan: Plan,
-    edge: Edge,
-    counters: Counters,
-    tell: Tell,
-    clock: Callable[[], float],
-) -> Filled:
-    if ready(layout, key):
-        return Filled(key, layout.model(key), "found")
-    if os.path.lexists(layout.cache(key)) and _adopted(layout, key, edge, counters, tell, clock):
-        return Filled(key, layout.model(key), "adopted")
-    _begin(layout, key, listing)
-    wait = waiter(edge)
-    with (
-        witness(layout.partial(key)) as written,
-        _turn(layout, listing.source, plan.downloads_per_source, wait, counters, tell),
-    ):
-        _reserve(layout, key, listing, plan, wait, tell, clock)
-        opened = source()
-        try:
-            journal = Journal(layout.journal(key))
-            try:
+        use = try_lock(self._layout.use_lock(key))
+        if use is None:
+            raise Failure(
+                Reason.INVALID_REQUEST, f"cache {key}: is damaged and in use; stop what uses it first"
+            )
+        with use:
+            return adopt(self._layout, key, self._clock, read, self._tell)
+
+    def _fetch(self) -> None:
+        layout, listing, key = self._layout, self._listing, self.key
+        self._begin()
+        with witness(layout.partial(key)) as written, self._turn():
+            self._reserve()
+            with closing(self._source()) as opened, closing(Journal(layout.journal(key))) as journal:
                 found = transfer(
-                    opened, listing, layout.future_model(key), journal, plan.settings, edge, counters
+                    opened,
+                    listing,
+                    layout.future_model(key),
+                    journal,
+                    self._plan.settings,
+                    self._edge,
+                    self._counters,
                 )
-            finally:
-                journal.close()
-        finally:
-            opened.close()
-        _compare(listing, found, plan.expected)
-        counters.set(phase=Phase.SYNCING)
-        manifest = Manifest(listing, tuple(found))
-        path = publish(
-            layout, manifest, int(clock()), written, lambda count: counters.set(files_synced=count)
-        )
-    return Filled(key, path, "fetched")
+            _compare(listing, found, self._plan.expected)
+            self._counters.set(phase=Phase.SYNCING)
+            publish(
+                layout,
+                Manifest(listing, tuple(found)),
+                int(self._clock()),
+                written,
+                lambda count: self._counters.set(files_synced=count),
+            )
 
+    def _begin(self) -> None:
+        """Make the directory of a partial cache, or keep the one that an earlier run left."""
+        path = self._layout.listing(self.key)
+        make_directory(self._layout.partial(self.key))
+        content = self._listing.to_json()
+        try:
+            with open(path, "rb") as file:
+                same = file.read() == content
+        except FileNotFoundError:
+            same = False
+        if not same:
+            write_file(path, content)
+        make_directory(self._layout.future_model(self.key))
 
-def _adopted(
-    layout: Layout, key: str, edge: Edge, counters: Counters, tell: Tell, clock: Callable[[], float]
-) -> bool:
-    """Whether a published cache that is not ready could be made so."""
-    tell(f"cache {key} is there without a good marker: hashing it")
-    counters.set(phase=Phase.CHECKING)
+    @contextmanager
+    def _turn(self) -> Iterator[Lock]:
+        """Hold one of the turns at a source."""
+        split = urlsplit(self._listing.source)
+        origin = f"{split.scheme}://{split.netloc}"
+        name = sha256(origin.encode()).hexdigest()[:16]
+        turns = self._plan.downloads_per_source
+        told = False
+        pause = FIRST_WAIT_S
+        while True:
+            for slot in range(turns):
+                held = try_lock(self._layout.source_lock(name, slot))
+                if held is not None:
+                    with held:
+                        yield held
+                    return
+            if not told:
+                told = True
+                self._counters.set(phase=Phase.WAITING)
+                self._tell(f"{turns} caches are being fetched from {origin}; waiting for a turn")
+            self._wait(pause)
+            pause = min(2 * pause, LONGEST_WAIT_S)
 
-    def read(_: int) -> None:
-        if edge.canceled.is_set():
-            raise Failure(Reason.CANCELED, "stopped while hashing what is there")
+    def _reserve(self) -> None:
+        layout, key = self._layout, self.key
+        mount = mounts.mount_of(layout.root, mounts.read())
+        try:
+            reserve(
+                layout,
+                key,
+                [Piece(file.name, file.size) for file in self._listing.files],
+                self._plan.limits,
+                self._wait,
+                make_room=self._make_room,
+                shows_late=mount is not None and mount.kind in SHOWS_LATE,
+            )
+        except Failure:
+            if not os.path.exists(layout.journal(key)):
+                # Nothing was fetched: leave nothing.
+                discard(layout, layout.partial(key))
+            raise
 
-    use = try_lock(layout.use_lock(key))
-    if use is None:
-        raise Failure(Reason.INVALID_REQUEST, f"cache {key}: is damaged and in use; stop what uses it first")
-    with use:
-        return adopt(layout, key, clock, read, tell)
-
-
-def _begin(layout: Layout, key: str, listing: Listing) -> None:
-    """Make the directory of a partial cache, or keep the one that an earlier run left."""
-    make_directory(layout.partial(key))
-    content = listing.to_json()
-    try:
-        with open(layout.listing(key), "rb") as file:
-            same = file.read() == content
-    except FileNotFoundError:
-        same = False
-    if not same:
-        write_file(layout.listing(key), content)
-    make_directory(layout.future_model(key))
-
-
-def _reserve(
-    layout: Layout,
-    key: str,
-    listing: Listing,
-    plan: Plan,
-    wait: Callable[[float], None],
-    tell: Tell,
-    clock: Callable[[], float],
-) -> None:
-    def make_room(lacking: int) -> int:
-        """Dead partial caches first, since nobody uses them, then what the policy lets go."""
-        if plan.policy is evict.Policy.NONE:
+    def _make_room(self, lacking: int) -> int:
+        """Remove dead partial caches first, since nobody uses them, then what the policy lets go."""
+        if self._plan.policy is evict.Policy.NONE:
             return 0
+        keep = {self.key, *self._plan.keep}
         freed = 0
-        for found in gc.collect(layout, clock(), 0.0, keep={key, *plan.keep}):
+        for found in gc.collect(self._layout, self._clock(), 0.0, keep=keep):
             if not found.kept:
-                tell(f"removed {found.path}: {found.why}")
+                self._tell(f"removed {found.path}: {found.why}")
                 freed += found.bytes
         if freed < lacking:
-            for entry in evict.evict(layout, lacking - freed, clock(), keep={key, *plan.keep}):
-                tell(f"evicted cache {entry.key} ({entry.source}), {entry.allocated} bytes")
+            for entry in evict.evict(self._layout, lacking - freed, self._clock(), keep=keep):
+                self._tell(f"evicted cache {entry.key} ({entry.source}), {entry.allocated} bytes")
                 freed += entry.allocated
         return freed
-
-    mount = mounts.mount_of(layout.root, mounts.read())
-    pieces = [Piece(file.name, file.size) for file in listing.files]
-    try:
-        reserve(
-            layout,
-            key,
-            pieces,
-            plan.limits,
-            wait,
-            make_room=make_room,
-            shows_late=mount is not None and mount.kind in SHOWS_LATE,
-        )
-    except Failure:
-        if not os.path.exists(layout.journal(key)):
-            # Nothing was fetched: leave nothing.
-            discard(layout, layout.partial(key))
-        raise
-
-
-@contextmanager
-def _turn(
-    layout: Layout, source: str, slots: int, wait: Callable[[float], None], counters: Counters, tell: Tell
-) -> Iterator[Lock]:
-    """Hold one of the turns at a source."""
-    split = urlsplit(source)
-    name = sha256(f"{split.scheme}://{split.netloc}".encode()).hexdigest()[:16]
-    told = False
-    pause = 0.02
-    while True:
-        for slot in range(slots):
-            held = try_lock(layout.source_lock(name, slot))
-            if held is not None:
-                with held:
-                    yield held
-                return
-        if not told:
-            told = True
-            counters.set(phase=Phase.WAITING)
-            tell(f"{slots} caches are being fetched from {split.scheme}://{split.netloc}; waiting for a turn")
-        wait(pause)
-        pause = min(2 * pause, 0.5)
 
 
 def _compare(listing: Listing, found: list[str], expected: dict[str, str] | None) -> None:

@@ -139,31 +139,41 @@ def unlisted(model: str, files: tuple[File, ...]) -> list[str]:
     return problems
 
 
-def _check(path: str, file: File, expected: str, read: Callable[[int], None]) -> str:
+def read_from_disk(path: str, file: File, take: Callable[[memoryview], None]) -> str:
+    """Give every byte of a file to `take`, past the page cache, which says nothing of the disk.
+
+    Returns:
+        why it cannot be as listed, "" if kind and size are right and all of it could be read.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
-        return f"{file.name}: {error.strerror}"
+        return error.strerror or str(error)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            return f"{file.name}: not a plain file"
+            return "not a plain file"
         if found.st_size != file.size:
-            return f"{file.name}: {found.st_size} bytes, not {file.size}"
-        # What the page cache holds says nothing of the disk.
+            return f"{found.st_size} bytes, not {file.size}"
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        return "" if _hash(fd, read) == expected else f"{file.name}: its sha256 is not {expected}"
+        buffer = memoryview(bytearray(CHUNK))
+        while taken := os.readv(fd, [buffer]):
+            take(buffer[:taken])
     except OSError as error:
-        return f"{file.name}: {error.strerror}"
+        return error.strerror or str(error)
     finally:
         os.close(fd)
+    return ""
 
 
-def _hash(fd: int, read: Callable[[int], None]) -> str:
+def _check(path: str, file: File, expected: str, read: Callable[[int], None]) -> str:
     digest = sha256()
-    buffer = bytearray(CHUNK)
-    view = memoryview(buffer)
-    while taken := os.readv(fd, [buffer]):
-        digest.update(view[:taken])
-        read(taken)
-    return digest.hexdigest()
+
+    def take(view: memoryview) -> None:
+        digest.update(view)
+        read(len(view))
+
+    problem = read_from_disk(path, file, take)
+    if not problem and digest.hexdigest() != expected:
+        problem = f"its sha256 is not {expected}"
+    return f"{file.name}: {problem}" if problem else ""
