@@ -19,7 +19,8 @@ from cacheprep.store.layout import Layout, key_of
 from cacheprep.store.reservation import Piece, allocated, reserve
 from cacheprep.store.root import Rules, open_to_write
 from tests.disk.volumes import MB, SIZES, command, mounted, recorder, volume
-from tests.store.origin import Fault, Origin, Request, same, wait_until
+from tests.sources.fault_proxy import Fault
+from tests.store.origin import Origin, Request, same, wait_until
 from tests.store.running import FAST, fetch, listed, run, running
 
 KINDS = ["ext4", "xfs", "btrfs"]

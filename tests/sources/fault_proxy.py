@@ -1,4 +1,4 @@
-"""A TCP proxy before a real HTTP server that spoils some of its responses, once each."""
+"""A TCP proxy before a real HTTP server that spoils some of its responses, and counts what it passes on."""
 
 from __future__ import annotations
 
@@ -7,34 +7,40 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 HEAD_END = b"\r\n\r\n"
+DRIP_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is done to one response. Bodies are cut after `after` bytes."""
+    """What is done to one response. `after` counts bytes of its body."""
 
     status: int = 0
     """Answer with this status and do not ask the server."""
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     cut: bool = False
-    """Close the connection after `after` bytes of the body."""
+    """Close the connection after so many bytes."""
     reset: bool = False
     """Reset it then."""
     stall: bool = False
     """Send nothing more then, until the client goes."""
+    drip: bool = False
+    """Send what is left byte by byte, `DRIP_S` apart."""
+    flip: bool = False
+    """Change a bit of the byte that follows, and nothing else."""
     silent: bool = False
     """Send nothing at all."""
     after: int = 0
 
 
 class FaultProxy:
-    """Serves one request per connection. `faults` are used up by requests that contain `only`."""
+    """Serves one request per connection. `choose` gets the head of each request and says what is done to its
+    response; at first it uses up `faults` for requests that contain `only`."""
 
     def __init__(self, server: str) -> None:
         parts = urlsplit(server)
@@ -45,10 +51,13 @@ class FaultProxy:
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.faults: deque[Fault] = deque()
         self.only = b"\r\nRange: bytes="
+        self.choose: Callable[[bytes], Fault | None] = self._next
         self.requests: list[bytes] = []
+        self.passed: Callable[[bytes, int], None] = lambda _head, _count: None
+        """Told of each request's head how many bytes of its response's body were passed on."""
         self._threads: list[threading.Thread] = []
         self._open: set[socket.socket] = set()
-        self._closed = False
+        self._closed = threading.Event()
 
     def _accept(self) -> None:
         while True:
@@ -56,7 +65,7 @@ class FaultProxy:
                 client, _ = self._socket.accept()
             except OSError:
                 return
-            if self._closed:
+            if self._closed.is_set():
                 client.close()
                 return
             self._open.add(client)
@@ -73,10 +82,7 @@ class FaultProxy:
                     return
                 head += more
             self.requests.append(head)
-            fault = None
-            if self.only.lower() in head.lower():
-                with contextlib.suppress(IndexError):
-                    fault = self.faults.popleft()
+            fault = self.choose(head)
             if fault and fault.silent:
                 client.recv(1)
             elif fault and fault.status:
@@ -96,18 +102,38 @@ class FaultProxy:
                     return
                 answer += more
             start = answer.index(HEAD_END) + len(HEAD_END)
-            left = start + fault.after if fault else None
-            while answer:
-                client.sendall(answer[:left])
-                if left is not None:
-                    left -= len(answer[:left])
-                    if not left:
-                        break
-                answer = server.recv(65536)
-            if fault and fault.stall:
-                client.recv(1)
-            if fault and fault.reset:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(answer[:start])
+            done, chunk = 0, answer[start:]
+            while chunk or (chunk := server.recv(65536)):
+                whole = len(chunk)
+                if fault is not None and fault.flip:
+                    chunk = flipped(chunk, fault.after - done)
+                elif fault is not None:
+                    whole = min(whole, fault.after - done)
+                client.sendall(chunk[:whole])
+                done += whole
+                self.passed(head, whole)
+                if fault is not None and whole < len(chunk):
+                    self._misbehave(client, fault, chunk[whole:])
+                    return
+                chunk = b""
+
+    def _misbehave(self, client: socket.socket, fault: Fault, rest: bytes) -> None:
+        if fault.stall:
+            client.recv(1)
+        elif fault.drip:
+            for byte in rest:
+                if self._closed.wait(DRIP_S):
+                    return
+                client.sendall(bytes([byte]))
+        elif fault.reset:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def _next(self, head: bytes) -> Fault | None:
+        with contextlib.suppress(IndexError):
+            if self.only.lower() in head.lower():
+                return self.faults.popleft()
+        return None
 
     @classmethod
     @contextlib.contextmanager
@@ -119,7 +145,7 @@ class FaultProxy:
         try:
             yield proxy
         finally:
-            proxy._closed = True
+            proxy._closed.set()
             with contextlib.suppress(OSError):
                 socket.create_connection(proxy._socket.getsockname(), 1).close()
             proxy._socket.close()
@@ -129,6 +155,13 @@ class FaultProxy:
                     client.shutdown(socket.SHUT_RDWR)
             for thread in proxy._threads:
                 thread.join(5)
+
+
+def flipped(chunk: bytes, at: int) -> bytes:
+    """The chunk with one bit changed, if it has such a byte."""
+    if not 0 <= at < len(chunk):
+        return chunk
+    return chunk[:at] + bytes([chunk[at] ^ 4]) + chunk[at + 1 :]
 
 
 def _response(fault: Fault) -> bytes:

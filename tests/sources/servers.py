@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,12 @@ def nginx(root: Path, location: str = "") -> Iterator[str]:
     command = [nginx_binary(), "-e", f"{root}/error.log", "-c", f"{root}/nginx.conf"]
     with _running(command, port, root / "nginx.log"):
         yield f"http://127.0.0.1:{port}"
+
+
+def sha256sums(files: Mapping[str, bytes]) -> str:
+    """The manifest that sha256sum(1) would print of files by name."""
+    lines = (f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items())
+    return "".join(lines)
 
 
 def free_port() -> int:

@@ -18,7 +18,7 @@ from cacheprep.listing import Digest, File, Listing, Verification
 from cacheprep.sources import SourceOptions, source_of
 from tests.sources.fault_proxy import Fault, FaultProxy
 from tests.sources.reading import contents, failure_of_reading, failure_of_resolving, named, read
-from tests.sources.servers import free_port, nginx
+from tests.sources.servers import free_port, nginx, sha256sums
 
 FILES = {"config.json": b"{}", "a/model 1.safetensors": bytes(range(256)) * 4000, "empty": b""}
 OPTIONS = SourceOptions(timeout_s=5)
@@ -29,8 +29,7 @@ def publish(www: Path, files: dict[str, bytes], manifest: str | None = None) -> 
     for name, content in files.items():
         (www / name).parent.mkdir(parents=True, exist_ok=True)
         (www / name).write_bytes(content)
-    lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()]
-    (www / "SHA256SUMS").write_text("".join(lines) if manifest is None else manifest)
+    (www / "SHA256SUMS").write_text(sha256sums(files) if manifest is None else manifest)
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import Digest, File, Listing
+from cacheprep.sources import Source
+from tests.sources.fault_proxy import DRIP_S, Fault, flipped
 
 CHUNK = 1 << 16
 
@@ -35,23 +37,14 @@ class Request(NamedTuple):
     end: int
 
 
-class Fault(NamedTuple):
-    """What goes wrong with one request."""
-
-    status: int = 0
-    """Answer with this status and no content."""
-    after: int | None = None
-    """Bytes after which the fault below comes; None for no fault."""
-    what: str = "close"
-    """`close` (a short body), `reset`, `stall` (until the server ends), `drip`, or `flip` (one bit)."""
-
-
 class Origin:
     """The server. `fault` is asked for each request; `sent` counts bytes of content by file."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.fault: Callable[[Request], Fault | None] = lambda _: None
+        self.options: tuple[str, ...] = ()
+        """Of the command line, beside the URL."""
         self.sent: dict[str, int] = {}
         self.requests = 0
         self.hold_after: int | None = None
@@ -93,6 +86,14 @@ class Origin:
         with self._lock:
             self.sent.clear()
             self.requests = 0
+
+    def source(self) -> Source:
+        """What reads from it, in this process."""
+        return OriginSource(self.url)
+
+    def replace(self, name: str) -> None:
+        """Put another version in a file's place."""
+        self.etags[name] = "v2"
 
     def listing(self) -> Listing:
         """What is there, with its digests."""
@@ -142,7 +143,7 @@ def _handler(origin: Origin) -> type[BaseHTTPRequestHandler]:
                 return
             start, end = (int(number) for number in self.headers["Range"].removeprefix("bytes=").split("-"))
             end += 1
-            fault = origin.fault(origin.begin(name, start, end)) or Fault()
+            fault = origin.fault(origin.begin(name, start, end)) or Fault(after=end - start)
             path = origin.directory / name
             if fault.status or not path.exists():
                 self._head(fault.status or 404, 0)
@@ -154,37 +155,26 @@ def _handler(origin: Origin) -> type[BaseHTTPRequestHandler]:
                     self._send(name, path, start, end, fault)
 
         def _send(self, name: str, path: Path, start: int, end: int, fault: Fault) -> None:
+            last = end - start if fault.flip else min(end - start, fault.after)
             with path.open("rb") as file:
                 file.seek(start)
-                done = 0
-                while done < end - start:
-                    amount = min(CHUNK, end - start - done)
-                    if fault.after is not None and fault.what != "flip":
-                        amount = min(amount, fault.after - done)
-                    if amount == 0:
-                        self._misbehave(fault.what, file.read(end - start - done))
-                        return
-                    chunk = bytearray(file.read(amount))
-                    if (
-                        fault.what == "flip"
-                        and fault.after is not None
-                        and done <= fault.after < done + amount
-                    ):
-                        chunk[fault.after - done] ^= 4
-                    self.wfile.write(chunk)
-                    done += amount
-                    origin.count(name, amount)
+                for done in range(0, last, CHUNK):
+                    chunk = file.read(min(CHUNK, last - done))
+                    self.wfile.write(flipped(chunk, fault.after - done) if fault.flip else chunk)
+                    origin.count(name, len(chunk))
+                if rest := file.read(end - start - last):
+                    self._misbehave(fault, rest)
 
-        def _misbehave(self, what: str, rest: bytes) -> None:
+        def _misbehave(self, fault: Fault, rest: bytes) -> None:
             self.close_connection = True
-            if what == "reset":
+            if fault.reset:
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.connection.close()
-            elif what == "stall":
+            elif fault.stall:
                 origin.wait(3600)
-            elif what == "drip":
+            elif fault.drip:
                 for byte in rest:
-                    if origin.wait(0.05):
+                    if origin.wait(DRIP_S):
                         return
                     self.wfile.write(bytes([byte]))
 

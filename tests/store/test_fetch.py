@@ -1,4 +1,4 @@
-"""`cacheprep fetch` from a real server that misbehaves: success or the named reason, and no false ready."""
+"""`cacheprep fetch` from real servers that misbehave: success or the named reason, and no false ready."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,9 @@ from cacheprep.store.root import Root, Rules, open_to_write
 from cacheprep.transfer.counters import Counters, Snapshot
 from cacheprep.transfer.engine import Edge, Settings
 from cacheprep.transfer.pace import BURST_S
-from tests.store.origin import Fault, Origin, OriginSource, Request, make_model, same, wait_until
+from tests.sources.fault_proxy import Fault
+from tests.store.origin import Origin, Request, make_model, same, wait_until
+from tests.store.places import KINDS, Place, opening
 from tests.store.running import CONNECTIONS, FAST, RANGE, fetch, listed, run, running
 
 SETTINGS = Settings(connections=CONNECTIONS, range_bytes=RANGE, attempts=4, stall_s=0.5)
@@ -37,14 +40,13 @@ def root(tmp_path: Path) -> Root:
 
 
 def filled(
-    root: Root, origin: Origin, listing: Listing | None = None, **changes: object
+    root: Root, place: Place, listing: Listing | None = None, **changes: object
 ) -> tuple[Filled, Snapshot]:
     """Fill in this process, for faults of which each must be hit."""
     counters = Counters()
     plan = Plan(LIMITS, SETTINGS._replace(**changes))  # type: ignore[arg-type]
     edge = Edge(threading.Event())
-    source = OriginSource(origin.url)
-    done = fill(root, listing or origin.listing(), lambda: source, plan, edge, counters, lambda _: None)
+    done = fill(root, listing or place.listing(), place.source, plan, edge, counters, lambda _: None)
     return done, counters.snapshot()
 
 
@@ -89,6 +91,12 @@ def test_a_changed_source_is_another_cache(model: Path, root: Root, tmp_path: Pa
     assert first.key != second.key
 
 
+def named(fault: Fault) -> str:
+    """A fault as a test's name has it."""
+    on = [field.name for field in fields(fault) if getattr(fault, field.name) is True]
+    return f"{fault.status or on[0]}@{fault.after}"
+
+
 def once(fault: Fault) -> Callable[[Request], Fault | None]:
     """The fault for every file's first request."""
     seen: set[str] = set()
@@ -108,26 +116,26 @@ def once(fault: Fault) -> Callable[[Request], Fault | None]:
         Fault(status=429),
         Fault(status=500),
         Fault(status=503),
-        Fault(after=100),
-        Fault(after=100, what="reset"),
-        Fault(after=0, what="reset"),
-        Fault(after=0, what="flip"),
+        Fault(cut=True, after=100),
+        Fault(reset=True, after=100),
+        Fault(reset=True),
+        Fault(flip=True),
     ],
-    ids=lambda fault: f"{fault.status or fault.what}@{fault.after}",
+    ids=named,
 )
-def test_what_goes_wrong_once_ends_in_success(origin: Origin, model: Path, root: Root, fault: Fault) -> None:
-    origin.fault = once(fault)
-    done, counts = filled(root, origin)
+def test_what_goes_wrong_once_ends_in_success(place: Place, model: Path, root: Root, fault: Fault) -> None:
+    place.fault = once(fault)
+    done, counts = filled(root, place)
     assert same(model, Path(done.path))
     assert counts.retries > 0
 
 
-@pytest.mark.parametrize("what", ["stall", "drip"])
+@pytest.mark.parametrize("fault", [Fault(stall=True, after=100_000), Fault(drip=True, after=100_000)])
 def test_a_connection_that_stalls_is_given_up_and_another_goes_on(
-    origin: Origin, model: Path, root: Root, what: str
+    place: Place, model: Path, root: Root, fault: Fault
 ) -> None:
-    origin.fault = lambda request: Fault(after=100_000, what=what) if request.number in (2, 3) else None
-    done, counts = filled(root, origin)
+    place.fault = lambda request: fault if request.number in (2, 3) else None
+    done, counts = filled(root, place)
     assert same(model, Path(done.path))
     assert counts.stalls >= 1
     # What it had brought is not fetched again.
@@ -140,40 +148,45 @@ def test_a_connection_that_stalls_is_given_up_and_another_goes_on(
         (Fault(status=403), Reason.ACCESS_DENIED),
         (Fault(status=404), Reason.SOURCE_CHANGED),
         (Fault(status=500), Reason.SOURCE_UNAVAILABLE),
-        (Fault(after=100), Reason.SOURCE_UNAVAILABLE),
-        (Fault(after=100, what="stall"), Reason.SOURCE_UNAVAILABLE),
-        (Fault(after=100, what="flip"), Reason.INTEGRITY_MISMATCH),
+        (Fault(cut=True, after=100), Reason.SOURCE_UNAVAILABLE),
+        (Fault(stall=True, after=100), Reason.SOURCE_UNAVAILABLE),
+        (Fault(flip=True, after=100), Reason.INTEGRITY_MISMATCH),
     ],
-    ids=lambda value: str(value.status or value.what) if isinstance(value, Fault) else str(value),
+    ids=lambda value: named(value) if isinstance(value, Fault) else str(value),
 )
 def test_what_goes_wrong_for_good_has_its_reason_and_nothing_is_ready(
-    origin: Origin, root: Root, fault: Fault, reason: Reason
+    place: Place, root: Root, fault: Fault, reason: Reason
 ) -> None:
-    origin.fault = lambda request: fault if request.name == "model-00002.safetensors" else None
+    place.fault = lambda request: fault if request.name == "model-00002.safetensors" else None
     with pytest.raises(Failure) as caught:
-        filled(root, origin, attempts=2)
+        filled(root, place, attempts=2)
     assert caught.value.reason is reason
     assert nothing_ready(root)
 
 
-def test_an_object_that_is_replaced_midway_is_source_changed(origin: Origin, root: Root) -> None:
-    def replace(request: Request) -> None:
-        if request.number == 8:
-            origin.etags["model-00001.safetensors"] = "v2"
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_object_that_is_replaced_midway_is_source_changed(
+    kind: str, model: Path, root: Root, tmp_path: Path
+) -> None:
+    with opening(kind, model, tmp_path / "place") as place:
 
-    origin.fault = replace
-    with pytest.raises(Failure) as caught:
-        filled(root, origin, connections=1)
+        def replace(request: Request) -> None:
+            if request.number == 8:
+                place.replace("model-00001.safetensors")
+
+        place.fault = replace
+        with pytest.raises(Failure) as caught:
+            filled(root, place, connections=1)
     assert caught.value.reason is Reason.SOURCE_CHANGED
     assert nothing_ready(root)
 
 
-def test_after_a_failure_a_fetch_goes_on_where_it_stopped(origin: Origin, model: Path, root: Root) -> None:
-    origin.fault = lambda request: Fault(status=403) if request.number > 20 else None
+def test_after_a_failure_a_fetch_goes_on_where_it_stopped(place: Place, model: Path, root: Root) -> None:
+    place.fault = lambda request: Fault(status=403) if request.number > 20 else None
     with pytest.raises(Failure):
-        filled(root, origin)
-    origin.fault = lambda _: None
-    done, counts = filled(root, origin)
+        filled(root, place)
+    place.fault = lambda _: None
+    done, counts = filled(root, place)
     assert same(model, Path(done.path))
     assert counts.bytes_kept > 0
     assert counts.bytes_fetched + counts.bytes_kept == counts.bytes_total
@@ -297,7 +310,7 @@ def test_a_node_that_reads_later_must_find_what_the_first_one_found(origin: Orig
     manifest = Path(first.stdout.strip()).parent / "manifest.json"
     again = fetch(origin.url, tmp_path / "second", "--listing", str(saved), "--manifest", str(manifest))
     assert again.returncode == 0, again.stderr
-    origin.fault = lambda request: Fault(after=5, what="flip") if request.name == "small/3.json" else None
+    origin.fault = lambda request: Fault(flip=True, after=5) if request.name == "small/3.json" else None
     third = fetch(origin.url, tmp_path / "third", "--listing", str(saved), "--manifest", str(manifest))
     assert third.returncode == Reason.INTEGRITY_MISMATCH.exit_code
     assert listed(tmp_path / "third")[0]["ready"] is False

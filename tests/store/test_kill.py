@@ -1,6 +1,7 @@
 """kill -9 at any moment: no false ready, equal content in the end, one range per connection fetched again.
 
-`pytest -m soak tests/store` takes 200 moments; KILLS=N sets how many the ordinary run takes.
+`pytest -m soak tests/store` takes 200 moments for each kind of source; KILLS=N sets how many of each the
+ordinary run takes.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import random
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from cacheprep.store.inventory import inventory
 from cacheprep.store.layout import Layout, State
 from cacheprep.store.verify import deep
-from tests.store.origin import Origin, same
+from tests.store.origin import Origin, same, wait_until
+from tests.store.places import Place
 from tests.store.running import CONNECTIONS, FAST, RANGE, fetch, run, running
 
-KILLS = int(os.environ.get("KILLS", "8"))
+KILLS = int(os.environ.get("KILLS", "2"))
 BANDWIDTH = ("--bandwidth", "12MB")
 """Makes a fetch take most of a second, so that moments differ."""
 
@@ -38,51 +42,79 @@ def check_no_false_ready(root: Path, model: Path) -> list[State]:
     return states
 
 
-def killed_after(seconds: float, *arguments: str | Path) -> bool:
-    """Run a command and kill it; False if it had ended before."""
-    with running(*arguments) as process:
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return True
+class Moment(NamedTuple):
+    """When a fetch is killed: so many seconds after the place has sent so many bytes, over all runs."""
+
+    sent: float
+    seconds: float
+
+
+def killed_after(seconds: float, process: subprocess.Popen[str]) -> bool:
+    """Kill a process after some time; False if it had ended before."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return True
     return False
 
 
-def fetch_through_kills(origin: Origin, model: Path, root: Path, moments: list[float]) -> set[State]:
+def killed_at(moment: Moment, process: subprocess.Popen[str], place: Place) -> bool:
+    """Kill a process at a moment; False if it had ended before."""
+    wait_until(lambda: place.total_sent >= moment.sent or process.poll() is not None)
+    return killed_after(moment.seconds, process)
+
+
+def fetching(place: Place, root: Path, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A fetch of all that the place has, slowly."""
+    return running("fetch", place.url, *place.options, "--to", root, *FAST, *BANDWIDTH, *more)
+
+
+def fetch_through_kills(place: Place, model: Path, root: Path, moments: list[Moment]) -> set[State]:
     """Kill a fetch at each moment, then let it end; returns the states that were seen in between."""
-    origin.forget()
+    place.forget()
     seen: set[State] = set()
     kills = 0
     for moment in moments:
-        kills += killed_after(moment, "fetch", origin.url, "--to", root, *FAST, *BANDWIDTH)
+        with fetching(place, root) as process:
+            kills += killed_at(moment, process, place)
         seen.update(check_no_false_ready(root, model))
-    done = fetch(origin.url, root, "--json")
+    done = fetch(place.url, root, *place.options, "--json")
     assert done.returncode == 0, done.stderr
     assert same(model, Path(json.loads(done.stdout)["path"]))
     assert State.READY in check_no_false_ready(root, model)
-    assert origin.total_sent <= origin.listing().total + kills * CONNECTIONS * RANGE
+    assert place.total_sent <= total(model) + kills * CONNECTIONS * RANGE
     return seen
 
 
-def test_a_fetch_survives_kills_at_random_moments(origin: Origin, model: Path, tmp_path: Path) -> None:
+def total(model: Path) -> int:
+    """Bytes of all its files."""
+    return sum(path.stat().st_size for path in model.rglob("*") if path.is_file())
+
+
+def test_a_fetch_survives_kills_while_its_bytes_come(place: Place, model: Path, tmp_path: Path) -> None:
     chance = random.Random(os.environ.get("SEED", "1"))
-    seen = set()
     for number in range(KILLS // 2):
-        moments = [chance.uniform(0.3, 1.6) for _ in range(2)]
-        seen |= fetch_through_kills(origin, model, tmp_path / str(number), moments)
-    assert State.PARTIAL in seen
+        shares = sorted(chance.uniform(0.1, 0.8) for _ in range(2))
+        moments = [Moment(share * total(model), 0.0) for share in shares]
+        assert State.PARTIAL in fetch_through_kills(place, model, tmp_path / str(number), moments)
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_a_fetch_survives_kills_at_two_hundred_random_moments(
-    origin: Origin, model: Path, tmp_path: Path
+    place: Place, model: Path, tmp_path: Path
 ) -> None:
-    chance = random.Random()
+    """Of its whole life: from before it asks the source until after it is published."""
+    begun = time.monotonic()
+    with fetching(place, tmp_path / "whole") as process:
+        assert process.wait() == 0
+    life_s = time.monotonic() - begun
+    chance, seen = random.Random(), set()
     for number in range(100):
-        moments = [chance.uniform(0.3, 1.8) for _ in range(2)]
-        fetch_through_kills(origin, model, tmp_path / str(number), moments)
+        moments = [Moment(0, chance.uniform(0.0, 1.1) * life_s) for _ in range(2)]
+        seen |= fetch_through_kills(place, model, tmp_path / str(number), moments)
+    assert seen >= {State.PARTIAL, State.READY}
 
 
 def steps(*arguments: str | Path, least: int = 1) -> Iterator[int]:
@@ -155,7 +187,8 @@ def test_a_repair_survives_kills(origin: Origin, model: Path, tmp_path: Path) ->
     origin.forget()
     chance = random.Random(3)
     for _ in range(4):
-        killed_after(chance.uniform(0.3, 0.9), "fetch", origin.url, "--to", root, *FAST, "--bandwidth", "2MB")
+        with fetching(origin, root, "--bandwidth", "2MB") as process:
+            killed_after(chance.uniform(0.3, 0.9), process)
         check_no_false_ready(root, model)
     done = fetch(origin.url, root)
     assert same(model, Path(done.stdout.strip()))

@@ -20,7 +20,8 @@ from cacheprep.store.layout import Layout
 from cacheprep.store.locks import is_held, try_lock
 from cacheprep.store.remove import remove
 from cacheprep.store.root import Rules, open_to_read, open_to_write, refusal
-from tests.store.origin import Fault, Origin, same, wait_until
+from tests.sources.fault_proxy import Fault
+from tests.store.origin import Origin, same, wait_until
 from tests.store.running import FAST, fetch, held_fetch, listed, run, running
 
 
