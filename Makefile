@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 SECONDS ?= 60
 export KUBEBUILDER_ASSETS ?= $(HOME)/.cache/warmroute/kubebuilder
 
-.PHONY: help install demo test test-apiserver test-disk soak soak-store fuzz lint fmt proto bench bench-routing lock clean
+.PHONY: help install demo test test-apiserver test-disk soak soak-store fuzz lint fmt proto bench bench-routing lock clean images e2e e2e-up e2e-down
 
 help:  ## List the targets.
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "warmroute needs Python 3.11 or newer, this is " + sys.version.split()[0])'
@@ -57,6 +57,18 @@ fmt: $(STAMP)  ## Format and apply the safe fixes.
 proto: $(STAMP)  ## Generate the modules of the messages between replicas.
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. extproc/sharing/picks.proto
 
+images: $(STAMP)  ## The images of the router and of the cache warmer. Needs Docker, or root to start it.
+	$(BIN)/python -m images.build --revision "$$(git rev-parse HEAD 2>/dev/null)"
+
+e2e: e2e-up  ## The scenarios of e2e/scenarios in a real Kubernetes of four nodes; docs/e2e.md.
+	$(BIN)/pytest e2e/scenarios
+
+e2e-up: $(STAMP)  ## Bring that Kubernetes up, from package registries alone. Needs root.
+	$(BIN)/python -m e2e.cluster up
+
+e2e-down: $(STAMP)  ## Remove it; what was built stays in ~/.cache/warmroute.
+	$(BIN)/python -m e2e.cluster down
+
 bench: $(STAMP)  ## Latency and CPU of the router beside Envoy alone, a Go server and a bare handler.
 	$(BIN)/python -m bench.latency
 
@@ -68,6 +80,8 @@ lock: $(STAMP)  ## Resolve the dependencies anew into requirements.lock.
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --extra dev \
 	  --python-version 3.11 --custom-compile-command 'make lock' pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --constraint requirements.lock \
+	  --python-version 3.11 --custom-compile-command 'make lock' pyproject.toml -o images/requirements.lock
 
 clean:  ## Remove the environment and everything built.
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,6 +6,7 @@ makes a second version cheap. Everything is static (`CGO_ENABLED=0`), so that it
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -55,6 +56,11 @@ ENVOY_GATEWAY = Program("github.com/envoyproxy/gateway/cmd/envoy-gateway", versi
 METRICS_SERVER = Program("sigs.k8s.io/metrics-server/cmd/metrics-server", versions.METRICS_SERVER)
 REGISTRY = Program("github.com/distribution/distribution/v3/cmd/registry", versions.REGISTRY)
 VERSITYGW = Program("github.com/versity/versitygw/cmd/versitygw", versions.VERSITYGW)
+
+PROGRAMS = (KIND, HELM, COREDNS, *CONTAINERD, ENVOY_GATEWAY, METRICS_SERVER, REGISTRY)
+"""What the cluster needs of these."""
+
+HOLD = Path(__file__).parents[2] / "images" / "hold"
 
 KUBERNETES = (
     "kube-apiserver",
@@ -113,6 +119,17 @@ def kubernetes(names: Sequence[str] = KUBERNETES) -> list[Path]:
                     _build(module, built, f"k8s.io/kubernetes/cmd/{binary.name}", _kubernetes_version())
                     _keep(built, binary)
     return binaries
+
+
+def hold() -> Path:
+    """The program of images/hold, which is of this project. Raises `BuildError`."""
+    key = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(HOLD.iterdir()))).hexdigest()[:16]
+    binary = _place("hold", key)
+    with cache.alone("go-hold"):
+        if not binary.exists():
+            with _made(binary) as directory:
+                _go(["build", *_FLAGS, "-ldflags", "-s -w", "-o", str(directory / "hold"), "."], cwd=HOLD)
+    return binary
 
 
 def source(module: str, version: str) -> Path:

@@ -11,9 +11,9 @@ ETCD = "v3.6.15"
 ETCD_IMAGE = "3.6.5-0"
 COREDNS = "v1.12.4"
 COREDNS_IMAGE = "v1.12.1"
-PAUSE_IMAGE = "3.10.1"
+PAUSE_IMAGES = ("3.10.1", "3.10")
 """The tags under which this Kubernetes' kubeadm asks for etcd, CoreDNS and pause (`kubeadm config images
-list`)."""
+list`); kind's containerd asks for the older pause."""
 
 KIND = "v0.33.0"
 CONTAINERD = "v2.4.2"

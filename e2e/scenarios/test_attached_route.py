@@ -1,0 +1,110 @@
+"""A route that the router is attached to: where prompts go, and what changes while it is attached."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import yaml
+
+from e2e.scenarios import stack
+from e2e.scenarios.load import Changes, Client, Outcome, all_served, hit_rate, load, more, pinned
+from tests.envoy.process import eventually
+
+
+def engines_by_conversation(outcomes: Sequence[Outcome]) -> dict[int, set[str]]:
+    met: dict[int, set[str]] = defaultdict(set)
+    for outcome in outcomes:
+        met[outcome.conversation].add(outcome.engine)
+    return met
+
+
+async def test_equal_prefixes_meet_on_one_engine_and_the_engines_count_their_hits(gateway: Client) -> None:
+    before = await stack.cached_tokens()
+    outcomes = [
+        await gateway.ask(conversation, turn) for turn in range(4) for conversation in range(100, 112)
+    ]
+    all_served(outcomes)
+    pinned(outcomes)
+    met = engines_by_conversation(outcomes)
+    assert all(len(engines) == 1 for engines in met.values()), met
+    assert len(set.union(*met.values())) == 3, "the conversations are not spread over the engines"
+    # Of four turns the first finds nothing, the others all but the question.
+    assert hit_rate(outcomes) > 0.7
+    assert await stack.cached_tokens() - before == sum(outcome.cached_tokens for outcome in outcomes)
+
+
+async def test_two_replicas_of_the_router_send_a_prefix_to_the_same_engine(gateway: Client) -> None:
+    before = await stack.of_router("extproc_requests_total")
+    outcomes = [
+        await gateway.ask(conversation, turn) for turn in range(6) for conversation in range(200, 210)
+    ]
+    all_served(outcomes)
+    pinned(outcomes)
+    picked = {
+        replica: count - before[replica]
+        for replica, count in (await stack.of_router("extproc_requests_total")).items()
+    }
+    assert len(picked) == 2
+    assert min(picked.values()) >= len(outcomes) / 10, f"one replica did nearly all of the work: {picked}"
+    met = engines_by_conversation(outcomes)
+    assert all(len(engines) == 1 for engines in met.values()), met
+
+
+async def test_a_strategy_is_changed_live_and_no_pod_restarts(
+    gateway: Client, made: list[stack.Json]
+) -> None:
+    names = {pod["metadata"]["name"] for pod in await stack.pods(stack.ROUTER)}
+    configuration = stack.configuration(made)
+    async with load(gateway) as outcomes:
+        await more(outcomes, 40)
+        for pool in configuration["pools"]:
+            pool["strategy"] = "LEAST_OUTSTANDING_REQUESTS"
+        await stack.configure(yaml.safe_dump(configuration))
+
+        async def by_load_alone() -> bool:
+            before = await stack.of_router("extproc_requests_total", "reason=prefix")
+            picked = await stack.of_router("extproc_requests_total")
+            await more(outcomes, 30)
+            after = await stack.of_router("extproc_requests_total", "reason=prefix")
+            moved = await stack.of_router("extproc_requests_total")
+            return after == before and all(moved[name] > picked[name] for name in picked)
+
+        await eventually(by_load_alone, "every replica picks by load alone", 60)
+    all_served(outcomes)
+    pinned(outcomes)
+    assert {pod["metadata"]["name"] for pod in await stack.pods(stack.ROUTER)} == names
+
+
+async def test_a_wrong_configuration_changes_nothing_and_is_said_until_it_is_reverted(
+    gateway: Client, made: list[stack.Json]
+) -> None:
+    async def taken(value: float) -> bool:
+        said = await stack.of_router("extproc_config_last_reload_successful")
+        return set(said.values()) == {value}
+
+    right = yaml.safe_dump(stack.configuration(made))
+    async with load(gateway) as outcomes:
+        await more(outcomes, 40)
+        await stack.configure(right.replace("pools:", "polls:"))
+        await eventually(lambda: taken(0), "both replicas say that the configuration is not taken", 60)
+        await more(outcomes, 40)
+        await stack.configure(right)
+        await eventually(lambda: taken(1), "both replicas say that the configuration is taken", 60)
+        await more(outcomes, 40)
+    all_served(outcomes)
+    pinned(outcomes)
+
+
+async def test_changes_are_counted_as_such() -> None:
+    """What every scenario relies on to look away for a moment, and for no longer."""
+    changes = Changes(settle=0.0)
+    async with changes.change():
+        pass
+    (begun, over) = changes._times[0]
+    before, within, after = (
+        Outcome(0, begun - 2, begun - 1),
+        Outcome(0, begun - 1, over + 1),
+        Outcome(0, over + 1, over + 2),
+    )
+    assert changes.outside([before, within, after]) == [before, after]

@@ -1,0 +1,174 @@
+"""The project's images: `python -m images.build`, or `make images`.
+
+What goes into an image is laid ready below build/images: the locked dependencies, the project, and their
+compiled modules, with equal times. The same commit gives the same layers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import hashlib
+import os
+import py_compile
+import re
+import shutil
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster import debian, engine, golang
+from e2e.cluster import images as store
+from e2e.cluster.command import ClusterError, run
+
+HERE = Path(__file__).parent
+PROJECT = HERE.parent
+READY = PROJECT / "build" / "images"
+
+PYTHON = (3, 11)
+"""The version of Python in the base image: compiled modules and extensions are for this one alone."""
+PUBLISHED = "python:3.11-slim-bookworm"
+PULL_SECONDS = 120.0
+
+TIME = 315532800
+"""Of every file, in seconds since 1970: the first moment that a zip archive can hold, as wheels use it."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """One of the project's programs."""
+
+    name: str
+    without: frozenset[str]
+    """Distributions of the lock that it never imports."""
+    binaries: tuple[str, ...] = ()
+    """Static programs that come with it."""
+
+    @property
+    def reference(self) -> str:
+        """The name and tag by which clusters know it."""
+        return f"warmroute/{self.name}:dev"
+
+
+EXTPROC = Product("extproc", frozenset({"awscrt", "boto3", "botocore", "jmespath", "s3transfer"}))
+CACHEPREP = Product(
+    "cacheprep",
+    frozenset({"betterproto2", "envoy-data-plane", "grpcio", "grpcio-health-checking", "grpclib", "numpy"})
+    | {"h2", "hpack", "httptools", "hyperframe", "xds-protos"},
+    ("hold",),
+)
+
+
+def main() -> None:
+    """Exit code 1, and what is missing, if an image cannot be built."""
+    parser = argparse.ArgumentParser(prog="python -m images.build", description=__doc__)
+    parser.add_argument(
+        "--base", help=f"base image with Python 3.11 [default: {PUBLISHED}, if it can be had]"
+    )
+    parser.add_argument("--revision", default="", help="the commit, for the images' labels")
+    given = parser.parse_args()
+    try:
+        started = engine.start()
+        base = given.base or _base()
+        for product in (EXTPROC, CACHEPREP):
+            image = build(product, base, given.revision)
+            size = int(run("docker", "image", "inspect", "--format", "{{.Size}}", image))
+            print(f"{image}  {size / 1e6:.0f} MB on {base}")
+        if started:
+            print("The Docker engine was started for this; `make e2e-down` stops it.")
+    except (ClusterError, golang.BuildError) as error:
+        sys.exit(f"images: {error}")
+
+
+def build(product: Product, base: str, revision: str = "") -> str:
+    """Build one, unless it is there, and tag it. Returns its reference. Raises `ClusterError`."""
+    files = {"lib": dependencies(product), "app": application()}
+    files |= {name: golang.hold() for name in product.binaries}
+    arguments = {"BASE": base, "VERSION": _version(), "REVISION": revision}
+    image = store.build(product.name, HERE / f"{product.name}.Dockerfile", files, arguments)
+    run("docker", "tag", image, product.reference)
+    return product.reference
+
+
+def dependencies(product: Product) -> Path:
+    """The directory with its locked dependencies, installed anew when the lock changed.
+
+    Raises `ClusterError`.
+    """
+    wanted = requirements((HERE / "requirements.lock").read_text(), product.without)
+    directory = READY / product.name / hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    if not directory.exists():
+        shutil.rmtree(directory.parent, ignore_errors=True)
+        listed = READY / f"{product.name}.txt"
+        listed.parent.mkdir(parents=True, exist_ok=True)
+        listed.write_text(wanted)
+        _install(directory, "--require-hashes", "--requirement", str(listed))
+    return directory
+
+
+def application() -> Path:
+    """The directory with the project itself. Raises `ClusterError`."""
+    directory = READY / "app"
+    shutil.rmtree(directory, ignore_errors=True)
+    _install(directory, str(PROJECT))
+    return directory
+
+
+def requirements(lock: str, without: frozenset[str]) -> str:
+    """A lock file (name==version with hashes, as `uv pip compile` writes it) without some distributions."""
+    blocks = re.split(r"^(?=[a-z0-9])", lock, flags=re.M)
+    return "".join(block for block in blocks if re.split(r"[=\[ ]", block, maxsplit=1)[0] not in without)
+
+
+def _base() -> str:
+    if store.exists(PUBLISHED):
+        return PUBLISHED
+    try:
+        run("docker", "pull", "--quiet", PUBLISHED, seconds=PULL_SECONDS)
+    except ClusterError as error:
+        print(f"{PUBLISHED} cannot be pulled, so a base is made of Debian's packages ({error})", flush=True)
+        return debian.python()
+    return PUBLISHED
+
+
+def _install(directory: Path, *what: str) -> None:
+    """Install without dependencies, and make what is installed the same each time."""
+    if sys.version_info[:2] != PYTHON:
+        wanted = ".".join(map(str, PYTHON))
+        raise ClusterError(
+            f"images hold Python {wanted}: run this with {wanted}, PYTHON=python{wanted} for make"
+        )
+    scratch = directory.with_suffix(".new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(*pip, "--no-deps", "--no-compile", "--target", scratch, *what)
+    # Scripts name the interpreter of this machine.
+    shutil.rmtree(scratch / "bin", ignore_errors=True)
+    for record in scratch.glob("*.dist-info/direct_url.json"):
+        # It names the directory that was installed from.
+        record.unlink()
+    compileall.compile_dir(
+        scratch,
+        quiet=2,
+        stripdir=str(scratch),
+        prependdir="/opt/warmroute",
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+    _same_times(scratch)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    scratch.replace(directory)
+
+
+def _same_times(directory: Path) -> None:
+    for place in (directory, *directory.rglob("*")):
+        os.utime(place, (TIME, TIME), follow_symlinks=False)
+
+
+def _version() -> str:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    return str(project["version"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+module warmroute.dev/hold
+
+go 1.26
