@@ -12,6 +12,9 @@ import httpx
 from extproc.envoy_config import Options, bootstrap, find_envoy, render
 from tests.envoy.process import Process, eventually
 
+WHY = "x-envoy-response-code-details"
+"""Header of Envoy's own answers in these tests."""
+
 
 class Gateway:
     """One Envoy process. `url` goes by the router, `plain_url` past it."""
@@ -66,12 +69,15 @@ class Gateway:
 
 
 def _say_why(tree: dict[str, Any]) -> None:
-    """Have each answer of Envoy's own end in its reason, which users see in access logs alone."""
-    said = {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY% [%RESPONSE_CODE_DETAILS%]"}}
+    """Have each failure of Envoy's own carry its reason, which users see in access logs alone."""
+    why = {
+        "filter": {"response_flag_filter": {}},
+        "headers_to_add": [{"header": {"key": WHY, "value": "%RESPONSE_CODE_DETAILS%"}}],
+    }
     for listener in tree["static_resources"]["listeners"]:
         for chain in listener["filter_chains"]:
             for network_filter in chain["filters"]:
-                network_filter["typed_config"]["local_reply_config"] = {"body_format": said}
+                network_filter["typed_config"]["local_reply_config"] = {"mappers": [why]}
 
 
 async def reachable(admin: str) -> bool:

@@ -14,6 +14,7 @@ import yaml
 
 from tests.envoy.client import Body, BrokenError, Client
 from tests.envoy.conftest import Stack
+from tests.envoy.gateway import WHY
 from tests.envoy.process import eventually
 from tests.envoy.traffic import CHAT, ask, chat, in_parallel, text
 
@@ -26,8 +27,8 @@ class Outcome:
     engine: str = ""
     chunks: int = 0
     complete: bool = False
-    said: bytes = b""
-    """Body of an answer that is none of an engine's."""
+    why: str = ""
+    """Why Envoy answered by itself."""
     ended: float = field(default=float("inf"))
 
     @property
@@ -38,7 +39,7 @@ class Outcome:
     def begun(self) -> bool:
         """Whether an engine had begun to reply. Envoy tries no other then, also where the head of the reply
         was still with it: with the router, say, which is shown it."""
-        return bool(self.engine) or b"[upstream_reset_after_response_started" in self.said
+        return bool(self.engine) or self.why.startswith("upstream_reset_after_response_started")
 
 
 async def stream(gateway: Client, body: bytes, outcome: Outcome) -> Outcome:
@@ -47,11 +48,11 @@ async def stream(gateway: Client, body: bytes, outcome: Outcome) -> Outcome:
         async with gateway.open("POST", CHAT, body, {"content-type": "application/json"}) as response:
             outcome.status = response.status
             outcome.engine = response.headers.get("x-simulated-engine", "")
+            outcome.why = response.headers.get(WHY, "")
             tail = b""
             async for chunk in response.chunks():
                 outcome.chunks += 1
                 tail = (tail + chunk)[-200:]
-            outcome.said = b"" if outcome.engine else tail
             outcome.complete = tail.endswith(b"data: [DONE]\n\n")
     except BrokenError:
         pass
