@@ -139,6 +139,16 @@ def _loopback_address(value: object) -> Address | None:
     return address
 
 
+def _service_port(value: object) -> str | int:
+    if type(value) is int and 1 <= value <= 65535:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", value):
+        if value.isdecimal():
+            raise ValueError("must be a name, or a number without quotes")
+        return value
+    raise ValueError("must be a port's name, or a whole number from 1 to 65535")
+
+
 def _own_tcp_address(value: object) -> Address:
     address = _listen_address(value)
     if address.is_unix:
@@ -217,6 +227,9 @@ class Strategy(StrEnum):
 # --- Keys ---
 
 _AFTER_RESTART: JsonDict = {"restart": True}
+_SETTING: JsonDict = {"setting": True}
+"""May also stand in a pool's `settingsFrom`. Whoever may write that must not be able, by it, to read files of
+the router or to send requests elsewhere."""
 
 
 class _Section(BaseModel):
@@ -332,7 +345,7 @@ class SlowStartConfig(_Section):
         ge=0,
         le=3600,
         allow_inf_nan=False,
-        description="The same of an endpoint that `file` says is cold: its node is not prepared.",
+        description="The same of an endpoint on a node that is not prepared, as `file` or `nodeCache` says.",
     )
     least_share: float = Field(
         default=0.1, gt=0, le=1, description="The share that it begins with; 1 is a whole one."
@@ -347,6 +360,8 @@ class Shed(_Section):
     )
 
 
+_KUBERNETES_NAME = Annotated[str, Allowed("a name: lower-case letters, digits, - and .")]
+_KUBERNETES_NAMESPACE = Annotated[str | None, Allowed("a name: lower-case letters, digits and -")]
 _NAMESPACE = Field(
     default=None,
     pattern=_DNS_LABEL,
@@ -357,11 +372,11 @@ _NAMESPACE = Field(
 class InferencePoolConfig(_Section):
     """A Kubernetes InferencePool (`inference.networking.k8s.io/v1`)."""
 
-    name: Annotated[str, Allowed("a name: lower-case letters, digits, - and .")] = Field(
+    name: _KUBERNETES_NAME = Field(
         pattern=_DNS_NAME,
         description="Its name. Each ready pod that it selects is an endpoint, per target port.",
     )
-    namespace: Annotated[str | None, Allowed("a name: lower-case letters, digits and -")] = _NAMESPACE
+    namespace: _KUBERNETES_NAMESPACE = _NAMESPACE
 
 
 class PodsConfig(_Section):
@@ -374,7 +389,26 @@ class PodsConfig(_Section):
     ports: Annotated[tuple[Port, ...], Allowed("a list of 1 to 8 ports")] = Field(
         min_length=1, max_length=8, description="The engine's ports; each is an endpoint of its own."
     )
-    namespace: Annotated[str | None, Allowed("a name: lower-case letters, digits and -")] = _NAMESPACE
+    namespace: _KUBERNETES_NAMESPACE = _NAMESPACE
+
+
+class ServiceConfig(_Section):
+    """A Kubernetes Service, by its EndpointSlices (`discovery.k8s.io/v1`)."""
+
+    name: Annotated[str, Allowed("a name: lower-case letters, digits and -")] = Field(
+        pattern=_DNS_LABEL,
+        description="Its name. Each ready endpoint in its EndpointSlices is one, whoever writes them.",
+    )
+    port: Annotated[
+        str | int, BeforeValidator(_service_port), Allowed("a port's name, or a number from 1 to 65535")
+    ] = Field(
+        description="The name that the Service gives the port, or the number on which the engines listen"
+        " (its targetPort)."
+    )
+    namespace: _KUBERNETES_NAMESPACE = _NAMESPACE
+    ip_family: Literal["IPv4", "IPv6"] = Field(
+        default="IPv4", description="The address that is taken of a pod with one of each."
+    )
 
 
 class EndpointsConfig(_Section):
@@ -388,6 +422,9 @@ class EndpointsConfig(_Section):
         default=None,
         description="A YAML file with a list of endpoints, watched. A relative path starts at this file's"
         " directory.",
+    )
+    service: ServiceConfig | None = Field(
+        default=None, description="A Kubernetes Service, watched: its ready endpoints. See kubernetes.md."
     )
     inference_pool: InferencePoolConfig | None = Field(
         default=None, description="A Kubernetes InferencePool, watched: its ready pods."
@@ -414,7 +451,7 @@ class EndpointsConfig(_Section):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        given = [self.static, self.file, self.inference_pool, self.pods]
+        given = [self.static, self.file, self.service, self.inference_pool, self.pods]
         if sum(one is not None for one in given) != 1:
             raise ValueError(f"must have exactly one of the keys {', '.join(_aliases(EndpointsConfig))}")
         return self
@@ -506,6 +543,29 @@ class EngineMetricsConfig(_Section):
         return self
 
 
+class ConfigMapConfig(_Section):
+    """A key of a Kubernetes ConfigMap."""
+
+    name: _KUBERNETES_NAME = Field(pattern=_DNS_NAME, description="Its name.")
+    namespace: _KUBERNETES_NAMESPACE = _NAMESPACE
+    key: Annotated[str, Allowed("letters, digits and . _ -, at most 253")] = Field(
+        default="settings.yaml", pattern=r"^[-._a-zA-Z0-9]{1,253}\z", description="The key in its `data`."
+    )
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages: `ConfigMap llama-routing[settings.yaml]`."""
+        return f"ConfigMap {self.name}[{self.key}]"
+
+
+class SettingsFromConfig(_Section):
+    """Where settings of a pool are kept beside the file."""
+
+    config_map: ConfigMapConfig = Field(
+        description="A Kubernetes ConfigMap, read through the API and watched: not mounted. It may be absent."
+    )
+
+
 class PoolConfig(_Section):
     """The endpoints of one model service, and how to pick among them."""
 
@@ -516,7 +576,9 @@ class PoolConfig(_Section):
         default=None,
         description="Which requests the pool takes. Several pools need one each; a lone pool without: all.",
     )
-    strategy: Strategy = Field(default=Strategy.PREFIX_AWARE, description="How an endpoint is picked.")
+    strategy: Strategy = Field(
+        default=Strategy.PREFIX_AWARE, description="How an endpoint is picked.", json_schema_extra=_SETTING
+    )
     prefix_length: Annotated[
         Literal["auto"] | int,
         BeforeValidator(_prefix_length),
@@ -525,6 +587,7 @@ class PoolConfig(_Section):
         default="auto",
         description="Characters of message text (bytes of a raw body) that make the prefix. auto: the"
         " whole prompt, weighed by what each endpoint was sent. Read by PREFIX_AWARE.",
+        json_schema_extra=_SETTING,
     )
     concurrency_threshold: Whole = Field(
         default=256,
@@ -532,12 +595,14 @@ class PoolConfig(_Section):
         le=1024,
         description="In-flight requests at which PREFIX_AWARE takes an endpoint only if every other has as"
         " many. The default is the batch of a vLLM engine (max_num_seqs): beyond it requests queue.",
+        json_schema_extra=_SETTING,
     )
     balance: Annotated[Balance | None, BeforeValidator(_balance), Allowed("true, false or a mapping")] = (
         Field(
             default_factory=Balance,
             description="With a number as prefixLength: leave the first choice also when it is busier than"
             " the others by this bound. false: only at concurrencyThreshold.",
+            json_schema_extra=_SETTING,
         )
     )
     slow_start: Annotated[
@@ -545,9 +610,12 @@ class PoolConfig(_Section):
     ] = Field(
         default_factory=SlowStartConfig,
         description="Ease in endpoints that join a pool which is running: their caches are empty.",
+        json_schema_extra=_SETTING,
     )
     shed: Shed | None = Field(
-        None, description="Refuse requests when all endpoints are full. Absent: never refuse."
+        None,
+        description="Refuse requests when all endpoints are full. Absent: never refuse.",
+        json_schema_extra=_SETTING,
     )
     endpoint_subset: Annotated[bool, Strict(), Allowed("true or false")] = Field(
         default=True,
@@ -561,8 +629,17 @@ class PoolConfig(_Section):
         description="Read the engines' own metrics for their load. Where they cannot be read, and with false,"
         " load is what this router sent. Not read for RANDOM without shed, which asks for no load.",
     )
+    node_cache: Annotated[bool, Strict(), Allowed("true or false")] = Field(
+        default=True,
+        description="With endpoints from Kubernetes: learn from the EndpointSlices that cacheprep publishes"
+        " which of them run on nodes that have their weights. false: they are not looked at.",
+    )
     endpoints: EndpointsConfig = Field(
         description="Where the endpoints come from: exactly one of these keys."
+    )
+    settings_from: SettingsFromConfig | None = Field(
+        None,
+        description="Where settings of this pool are kept that go before those of this file: kubernetes.md.",
     )
 
 
@@ -858,10 +935,7 @@ def parse(text: str, source: str, directory: Path | None = None) -> Config:
 
     Raises ConfigError, with every problem in it.
     """
-    try:
-        document = strict_yaml.read(text)
-    except strict_yaml.YamlError as error:
-        raise ConfigError(source, [Problem("", error.line, error.column, error.problem)]) from None
+    document = _read(text, source)
     if document.value is None:
         raise ConfigError(source, [Problem("", None, None, "is empty: it needs pools at least")])
     if not isinstance(document.value, dict):
@@ -873,6 +947,35 @@ def parse(text: str, source: str, directory: Path | None = None) -> Config:
         )
     except ValidationError as error:
         raise ConfigError(source, _problems(error, document.lines)) from None
+
+
+def with_settings(pool: PoolConfig, text: str, source: str) -> PoolConfig:
+    """`pool` with the keys that `text` holds in place of its own: those that may stand in `settingsFrom`.
+
+    `source` names the text in errors. Raises ConfigError, with every problem in it.
+    """
+    fields = {key.path: key.field for key in keys(PoolConfig) if key.setting}
+    document = _read(text, source)
+    if document.value is None:
+        return pool
+    if not isinstance(document.value, dict):
+        said = f"must be a mapping of keys ({', '.join(fields)}), is {_shown(document.value)}"
+        raise ConfigError(source, [Problem("", 1, None, said)])
+    known = {key: value for key, value in document.value.items() if key in fields}
+    problems = [
+        Problem(str(key), _line_of((key,), document.lines), None, _no_setting(str(key), list(fields)))
+        for key in document.value
+        if key not in fields
+    ]
+    try:
+        checked = PoolConfig.model_validate(
+            {**known, "name": pool.name, "endpoints": pool.endpoints}, by_alias=True, by_name=False
+        )
+    except ValidationError as error:
+        problems += _problems(error, document.lines, ("pools", 0))
+    if problems:
+        raise ConfigError(source, sorted(problems, key=lambda problem: problem.line or 0))
+    return pool.model_copy(update={fields[key]: getattr(checked, fields[key]) for key in known})
 
 
 def made(fields: Mapping[str, object], source: str) -> Config:
@@ -887,11 +990,19 @@ def made(fields: Mapping[str, object], source: str) -> Config:
         raise ConfigError(source, _problems(error, {})) from None
 
 
-def _problems(error: ValidationError, lines: dict[KeyPath, int]) -> list[Problem]:
+def _read(text: str, source: str) -> strict_yaml.Document:
+    try:
+        return strict_yaml.read(text)
+    except strict_yaml.YamlError as error:
+        raise ConfigError(source, [Problem("", error.line, error.column, error.problem)]) from None
+
+
+def _problems(error: ValidationError, lines: dict[KeyPath, int], within: KeyPath = ()) -> list[Problem]:
+    """`within` is the place in a whole file of what was checked."""
     problems = [
         Problem(_written(path), _line_of(path, lines), None, message)
         for detail in error.errors(include_url=False)
-        for path, message in _explained(detail)
+        for path, message in _explained(detail, within)
     ]
     return sorted(problems, key=lambda problem: problem.line or 0)
 
@@ -910,13 +1021,15 @@ def until_restart(running: Config, wanted: Config) -> Config:
 
 
 class Key(NamedTuple):
-    """One key of the file. `path` as in `pools[].name`; `default` is None where the key is required."""
+    """One key of the file. `path` as in `pools[].name`; `default` is None where the key is required.
+    `setting`: it may stand in `settingsFrom`."""
 
     path: str
     field: str
     allowed: str
     default: str | None
     restart: bool
+    setting: bool
     description: str
 
 
@@ -931,6 +1044,7 @@ def keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]:
             _allowed(field),
             None if field.is_required() else _default(field),
             isinstance(extra, dict) and bool(extra.get("restart")),
+            isinstance(extra, dict) and bool(extra.get("setting")),
             field.description or "",
         )
         if inner := _section_in(field.annotation):
@@ -1014,10 +1128,10 @@ def _field_at(path: KeyPath) -> tuple[type[BaseModel], FieldInfo | None]:
 # --- Explaining ---
 
 
-def _explained(detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
+def _explained(detail: ErrorDetails, within: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
     """One of pydantic's errors as paths and sentences that name the value, what is allowed and the remedy."""
     path, value, context = detail["loc"], detail["input"], detail.get("ctx", {})
-    section, field = _field_at(path)
+    section, field = _field_at((*within, *path))
     match detail["type"]:
         case "pools" | "addresses" | "tls":
             yield from cast("list[tuple[KeyPath, str]]", context["problems"])
@@ -1047,6 +1161,17 @@ def _unknown_key(key: str, section: type[BaseModel]) -> str:
     if elsewhere:
         return f"unknown key here; did you mean {elsewhere[0]}?"
     return f"unknown key; the keys here are {', '.join(siblings)}"
+
+
+def _no_setting(key: str, settings: Sequence[str]) -> str:
+    if key in _aliases(PoolConfig):
+        return f"stands in the router's own configuration alone; the keys here are {', '.join(settings)}"
+    near = _nearest(key, settings)
+    return (
+        f"unknown key; did you mean {near}?"
+        if near
+        else f"unknown key; the keys here are {', '.join(settings)}"
+    )
 
 
 def _nearest(word: str, known: Sequence[str]) -> str | None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import structlog
 from prometheus_client import (
@@ -30,11 +31,14 @@ from prometheus_client.registry import Collector
 from extproc import __version__
 from extproc.address import Address
 from extproc.listening import sockets_of
+from extproc.pool.discovery.found import NodeCache, Place
 from extproc.prompt import Prompt
 from extproc.tally import Durations, Tallies, Tally
 
 REASONS = ("prefix", "spill", "new", "load", "random", "shed", "empty", "unpinned")
 """Why a request went where it did: the reasons of a pick, and `unpinned` where there was none."""
+
+_NOT_PICKED = frozenset({"shed", "empty", "unpinned"})
 
 PICK_BUCKETS = (20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3)
 """Seconds. A pick takes some 100 us; Envoy gives up after 200 ms by default."""
@@ -56,6 +60,10 @@ class PoolState(NamedTuple):
     in_flight: Mapping[str, int]
     """Requests by address; also of endpoints that have left while requests run on them."""
     suspects: Collection[str]
+    node_caches: Mapping[str, NodeCache] = {}
+    """By address; unknown of those that are not in it."""
+    places: Mapping[str, Place] = {}
+    """By address, where discovery says it."""
 
 
 class PoolMetrics:
@@ -64,20 +72,22 @@ class PoolMetrics:
     __slots__ = ("_first", "_late", "_reasons", "_retry", "_took", "_unknown")
 
     def __init__(
-        self, reasons: Callable[[str], Tally], served: Callable[[str], Tally], took: Durations
+        self, reasons: Callable[[str, str], Tally], served: Callable[[str], Tally], took: Durations
     ) -> None:
-        self._reasons = _Children(reasons)
-        for word in REASONS:
-            self._reasons[word] = reasons(word)
+        self._reasons = _Children(lambda key: reasons(*key), (OTHER, ""))
+        for reason in REASONS:
+            for cache in ("",) if reason in _NOT_PICKED else get_args(NodeCache):
+                self._reasons[reason, cache] = reasons(reason, cache)
         self._first = served("first_choice")
         self._retry = served("retry")
         self._late = served("late")
         self._unknown = served("none")
         self._took = took
 
-    def reason(self, reason: str) -> None:
-        """A request was decided, for one of `REASONS`."""
-        self._reasons[reason].inc()
+    def reason(self, reason: str, node_cache: NodeCache | Literal[""] = "") -> None:
+        """A request was decided, for one of `REASONS`; `node_cache` is that of the endpoint, if one was
+        picked."""
+        self._reasons[reason, node_cache].inc()
 
     def took(self, seconds: float) -> None:
         """A pick took this long, from the body's bytes to the answer."""
@@ -146,6 +156,39 @@ class ConfigMetrics:
     def restart_required(self, required: bool) -> None:
         """Whether the file differs from what runs in keys that are read at start only."""
         self._restart.set(required)
+
+
+class SettingsMetrics:
+    """What became of settings that pools keep beside the configuration file."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._reloads = Counter(
+            "extproc_pool_settings_reloads",
+            "Times changed settings of a pool were read from Kubernetes, by whether they were taken.",
+            ["pool", "result"],
+            registry=registry,
+        )
+        self._last = Gauge(
+            "extproc_pool_settings_last_reload_successful",
+            "1 if a pool's settings in Kubernetes as they are now were taken, 0 if older ones are running.",
+            ["pool"],
+            registry=registry,
+        )
+
+    def reloaded(self, pool: str) -> None:
+        """Changed settings were taken."""
+        self._reloads.labels(pool, "success").inc()
+        self._last.labels(pool).set(1)
+
+    def refused(self, pool: str) -> None:
+        """Changed settings were not taken; those before run on."""
+        self._reloads.labels(pool, "failure").inc()
+        self._last.labels(pool).set(0)
+
+    def gone(self, pool: str) -> None:
+        """The pool keeps none any more."""
+        with suppress(KeyError):
+            self._last.remove(pool)
 
 
 class TlsMetrics:
@@ -218,13 +261,15 @@ class Metrics:
         ).set(1)
         self.registry = registry
         self.config = ConfigMetrics(registry)
+        self.settings = SettingsMetrics(registry)
         self.request_log = RequestLogMetrics(registry)
         self._requests = Tallies(
             "extproc_requests",
             "Requests decided, by pool and why: prefix (where most of its prompt was sent before), spill"
             " (elsewhere: that one was busy), new (nobody was sent more than what many share), load, random,"
-            " shed (429), empty (503) or unpinned (left to the gateway).",
-            ["pool", "strategy", "reason"],
+            " shed (429), empty (503) or unpinned (left to the gateway); and by whether the endpoint's node"
+            " has the weights: warm, cold or unknown.",
+            ["pool", "strategy", "reason", "node_cache"],
             registry,
         )
         self._served = Tallies(
@@ -270,7 +315,7 @@ class Metrics:
             [],
             registry,
         ).labels()
-        self._unmatched = self._requests.labels("", "", "unpinned")
+        self._unmatched = self._requests.labels("", "", "unpinned", "")
         self._pools: dict[tuple[str, str], PoolMetrics] = {}
 
     def pool(self, name: str, strategy: str) -> PoolMetrics:
@@ -278,7 +323,7 @@ class Metrics:
         known = self._pools.get((name, strategy))
         if known is None:
             known = self._pools[name, strategy] = PoolMetrics(
-                lambda reason: self._requests.labels(name, strategy, reason),
+                lambda reason, cache: self._requests.labels(name, strategy, reason, cache),
                 lambda outcome: self._served.labels(name, outcome),
                 self._pick_seconds,
             )
@@ -342,7 +387,7 @@ class _PoolStates(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """One sample per pool and endpoint, at this moment."""
-        in_flight, endpoints, suspect, synced = families = self._families()
+        in_flight, endpoints, suspect, synced, info = families = self._families()
         try:
             states = list(self._pools())
         except Exception:
@@ -358,10 +403,12 @@ class _PoolStates(Collector):
             endpoints.add_metric([state.name, "eligible"], len(state.endpoints) - len(suspects))
             endpoints.add_metric([state.name, "suspect"], len(suspects))
             synced.add_metric([state.name], state.synced)
+            for address, place in state.places.items():
+                info.add_metric([state.name, address, *place, state.node_caches.get(address, "unknown")], 1)
         yield from families
 
     @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    def _families() -> tuple[GaugeMetricFamily, ...]:
         return (
             GaugeMetricFamily(
                 "extproc_in_flight_requests",
@@ -382,6 +429,11 @@ class _PoolStates(Collector):
                 "extproc_pool_synced",
                 "1 once the endpoints of a pool are known. Until then its requests pass unpinned.",
                 labels=["pool"],
+            ),
+            GaugeMetricFamily(
+                "extproc_endpoint_info",
+                "1 for each endpoint that was found in Kubernetes; the labels say where it runs.",
+                labels=["pool", "endpoint", "pod", "node", "zone", "node_cache"],
             ),
         )
 

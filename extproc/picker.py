@@ -179,12 +179,13 @@ class Picker:
         now = self._clock()
         only = None if subset is None else named_in(subset, pool.addresses)
         pick = target.strategy.pick(keys, pool.snapshot(now, only), self._draw)
-        target.metrics.reason(pick.reason)
         if not pick.ranked:
+            target.metrics.reason(pick.reason)
             if pick.reason == "shed":
                 return Refused(429, "every endpoint is at its limit of requests in flight", "overloaded", 1)
             among = "" if only is None else " of those that the gateway names"
             return Refused(503, f"no endpoint{among} is ready", "no_endpoint")
+        target.metrics.reason(pick.reason, pool.node_cache(pick.ranked[0]))
         if keys is not None and self._tell is not None:
             self._tell(Picked(pool.name, keys, pick.ranked[0], now, length))
         taken = pool.take(pick.ranked[0], now, pick.uncached)

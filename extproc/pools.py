@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
 import structlog
 
-from extproc.config import EndpointsConfig, EngineTlsConfig, PoolConfig
+from extproc.config import EngineTlsConfig, PoolConfig
 from extproc.config import Strategy as StrategyName
 from extproc.metrics import Metrics, PoolState
 from extproc.picker import Picker, Target
 from extproc.pool.discovery import file
+from extproc.pool.discovery.found import Found, OnChange, Place
+from extproc.pool.discovery.metrics import DiscoveryMetrics
 from extproc.pool.ease import SlowStart
 from extproc.pool.pool import Pool
 from extproc.pool.scraping.scraper import Scrapers, Settings
@@ -46,6 +48,7 @@ class Pools:
         metrics: Metrics,
         on_change: Callable[[], None],
         scrapers: Scrapers | None = None,
+        discovery: DiscoveryMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_change` is called when endpoints, and so perhaps readiness, changed. Without `scrapers` no
@@ -58,6 +61,8 @@ class Pools:
         self._on_change = on_change
         self._running: dict[str, _Running] = {}
         self._memories: dict[str, Memory] = {}
+        self._discovery = DiscoveryMetrics(metrics.registry) if discovery is None else discovery
+        self._places: dict[str, Mapping[str, Place]] = {}
 
     @property
     def synced(self) -> bool:
@@ -112,7 +117,15 @@ class Pools:
         """Each pool as it is now, for a scrape; safe from another thread."""
         for running in tuple(self._running.values()):
             pool = running.pool
-            yield PoolState(pool.name, pool.synced, pool.addresses, pool.in_flight(), pool.suspects)
+            yield PoolState(
+                pool.name,
+                pool.synced,
+                pool.addresses,
+                pool.in_flight(),
+                pool.suspects,
+                pool.node_caches,
+                self._places.get(pool.name, {}),
+            )
 
     async def stop(self) -> None:
         """Stop discovery and reading engines; pools keep the endpoints they know."""
@@ -130,32 +143,41 @@ class Pools:
             strategy = before.strategy
         else:
             strategy = strategy_of(config, before.strategy if before else None)
-        if before is not None and before.config.endpoints == config.endpoints:
+        if before is not None and _discovery(before.config) == _discovery(config):
             return _Running(config, pool, strategy, before.discovery)
-        return _Running(config, pool, strategy, self._discover(pool, config.endpoints))
+        return _Running(config, pool, strategy, self._discover(pool, config))
 
-    def _discover(self, pool: Pool, endpoints: EndpointsConfig) -> asyncio.Task[None] | None:
-        if endpoints.static is not None:
-            pool.set_endpoints(endpoints.static, self._clock())
+    def _discover(self, pool: Pool, config: PoolConfig) -> asyncio.Task[None] | None:
+        if config.endpoints.static is not None:
+            pool.set_endpoints(config.endpoints.static, self._clock())
+            self._places.pop(pool.name, None)
             return None
 
-        def learnt(addresses: Sequence[str], cold: Collection[str] = ()) -> None:
-            _log.info("endpoints changed", pool=pool.name, before=len(pool), after=len(addresses))
-            pool.set_endpoints(addresses, self._clock(), cold)
+        def learnt(found: Found) -> None:
+            _log.info("endpoints changed", pool=pool.name, before=len(pool), after=len(found.addresses))
+            pool.set_endpoints(found.addresses, self._clock(), found.node_caches)
+            self._places[pool.name] = found.places
             self._on_change()
 
-        return asyncio.create_task(_watch(endpoints, learnt), name=f"endpoints of {pool.name}")
+        return asyncio.create_task(self._follow(config, learnt), name=f"endpoints of {pool.name}")
+
+    async def _follow(self, config: PoolConfig, learnt: OnChange) -> None:
+        endpoints = config.endpoints
+        if endpoints.file is not None:
+            await file.watch(endpoints.file, learnt)
+            return
+        source = endpoints.service or endpoints.inference_pool or endpoints.pods
+        assert source is not None  # noqa: S101  the configuration holds exactly one
+        name = "service" if source is endpoints.service else "inference_pool"
+        # Kubernetes' client library takes a second to load, during which requests go on.
+        kubernetes = await asyncio.to_thread(import_module, f"extproc.pool.discovery.{name}")
+        with self._discovery.of(config.name) as observer:
+            await kubernetes.watch(source, learnt, node_cache=config.node_cache, observer=observer)
 
 
-async def _watch(endpoints: EndpointsConfig, learnt: Callable[..., None]) -> None:
-    if endpoints.file is not None:
-        await file.watch(endpoints.file, lambda listed: learnt(listed.addresses, listed.cold))
-        return
-    source = endpoints.inference_pool or endpoints.pods
-    assert source is not None  # noqa: S101  the configuration holds exactly one
-    # Kubernetes' client library takes a second to load, during which requests go on.
-    kubernetes = await asyncio.to_thread(import_module, "extproc.pool.discovery.inference_pool")
-    await kubernetes.watch(source, learnt)
+def _discovery(config: PoolConfig) -> tuple[object, ...]:
+    """What of a pool's settings its discovery depends on."""
+    return config.endpoints, config.node_cache
 
 
 def _slow_start(config: PoolConfig) -> SlowStart:

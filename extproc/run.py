@@ -20,8 +20,10 @@ from extproc.config import Config, parse
 from extproc.messages import Event, decode
 from extproc.metrics import Metrics, TlsMetrics
 from extproc.picker import Picked, Picker
+from extproc.pool.discovery.metrics import DiscoveryMetrics
 from extproc.pool.scraping.metrics import ScrapeMetrics
 from extproc.pool.scraping.scraper import Scrapers
+from extproc.pool_settings import PoolSettings, in_kubernetes
 from extproc.pools import Pools
 from extproc.reload import Parse, Reloader
 from extproc.request_log import RequestLog
@@ -95,7 +97,8 @@ async def run(
     )
     readiness = asyncio.Event()
     scrapers = Scrapers(ScrapeMetrics(numbers.registry), time.monotonic, random.Random())
-    pools = Pools(picker, numbers, readiness.set, scrapers)
+    discovery = DiscoveryMetrics(numbers.registry)
+    pools = Pools(picker, numbers, readiness.set, scrapers, discovery)
     numbers.watch(pools.states)
     if config.sharing is not None:
         replica = Replica(
@@ -117,8 +120,9 @@ async def run(
         request_log.apply(changed.request_log)
         picker.keys_always = changed.request_log is not None
 
-    apply(config)
-    reloader = None if path is None else Reloader(path, config, apply, numbers.config, parse=parse)
+    settings = PoolSettings(config, apply, numbers.settings, in_kubernetes(discovery))
+    settings.use(config)
+    reloader = None if path is None else Reloader(path, config, settings.use, numbers.config, parse=parse)
     if reloader is not None:
         loop.add_signal_handler(signal.SIGHUP, reloader.trigger)
 
@@ -160,6 +164,7 @@ async def run(
         await asyncio.gather(*background, return_exceptions=True)
         _log.info("stopped")
     finally:
+        await settings.stop()
         await pools.stop()
         if replica is not None:
             await replica.stop()

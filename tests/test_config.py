@@ -24,6 +24,7 @@ from extproc.config import (
     needing_restart,
     parse,
     until_restart,
+    with_settings,
 )
 from extproc.pool.ease import SlowStart
 from extproc.pool.scraping.scraper import Settings
@@ -548,7 +549,18 @@ class TestEndpointsInKubernetes:
     @pytest.mark.parametrize(
         ("endpoints", "said"),
         [
-            ("{}", "must have exactly one of the keys static, file, inferencePool, pods"),
+            ("{}", "must have exactly one of the keys static, file, service, inferencePool, pods"),
+            ("{service: llama}", "service: is the text 'llama'; must be a mapping with name, port"),
+            ("{service: {name: llama}}", "service.port: is required: The name that the Service gives"),
+            ("{service: {name: llama.x, port: 80}}", "service.name: is the text 'llama.x'; must be a name"),
+            ("{service: {name: a, port: 0}}", "service.port: is 0; must be a port's name, or a whole number"),
+            ("{service: {name: a, port: 65536}}", "service.port: is 65536; must be"),
+            ("{service: {name: a, port: '80'}}", "service.port: is the text '80'; must be a name, or a"),
+            ("{service: {name: a, port: Http}}", "service.port: is the text 'Http'; must be a port's name"),
+            ("{service: {name: a, port: true}}", "service.port: is true; must be a port's name"),
+            ("{service: {name: a, port: 80, ipFamily: IPv5}}", "service.ipFamily: is the text 'IPv5'; must"),
+            ("{service: {name: a, port: 80, namespace: A}}", "service.namespace: is the text 'A'"),
+            ("{service: {name: a, port: 80, familiy: 6}}", "service.familiy: unknown key; did you mean"),
             ("{file: x, inferencePool: {name: a}}", "must have exactly one of the keys"),
             ("{inferencePool: llama}", "inferencePool: is the text 'llama'; must be a mapping with name"),
             ("{inferencePool: {}}", "inferencePool.name: is required"),
@@ -619,3 +631,65 @@ class TestTheDocumentation:
 
     def test_every_key_says_what_it_means(self) -> None:
         assert [key.path for key in keys() if not key.description] == []
+
+
+class TestSettingsBesideTheFile:
+    POOL = parse(
+        "pools: [{name: llama, strategy: RANDOM, slowStart: false, shed: {maxInFlight: 9},"
+        " endpoints: {static: ['10.0.0.1:80']},"
+        " settingsFrom: {configMap: {name: llama-routing, namespace: llm}}}]",
+        "f.yaml",
+    ).pools[0]
+
+    def test_are_found_by_name_and_key(self) -> None:
+        assert self.POOL.settings_from is not None
+        source = self.POOL.settings_from.config_map
+        assert (source.name, source.namespace, source.key) == ("llama-routing", "llm", "settings.yaml")
+
+    def test_go_before_those_of_the_file_which_stay_where_nothing_is_said(self) -> None:
+        laid = with_settings(self.POOL, "strategy: PREFIX_AWARE\nprefixLength: 4096\nshed: null\n", "map")
+        assert (laid.strategy, laid.prefix_length, laid.shed) == ("PREFIX_AWARE", 4096, None)
+        assert (laid.name, laid.endpoints, laid.slow_start) == ("llama", self.POOL.endpoints, None)
+
+    @pytest.mark.parametrize("text", ["", "{}", "# nothing yet\n"])
+    def test_that_say_nothing_change_nothing(self, text: str) -> None:
+        assert with_settings(self.POOL, text, "map") == self.POOL
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("strategy: RANDON", "map:1: strategy: is the text 'RANDON'; must be one of RANDOM, "),
+            ("a: 1\nstrategi: RANDOM", "map:2: strategi: unknown key; did you mean strategy?"),
+            ("\nbalance: {factor: 0}", "map:2: balance.factor: is 0; must be a number above 1"),
+            ("balance: {factr: 2}", "map:1: balance.factr: unknown key; did you mean factor?"),
+            ("shed: {}", "map:1: shed.maxInFlight: is required"),
+            ("[RANDOM]", "map:1: must be a mapping of keys (strategy, prefixLength, "),
+            ("strategy: [", "map:1:12: not valid YAML"),
+            ("pools: []", "map:1: pools: unknown key; the keys here are strategy, "),
+        ],
+    )
+    def test_that_cannot_be_used_are_refused_as_in_the_file(self, text: str, said: str) -> None:
+        with pytest.raises(ConfigError) as refused:
+            with_settings(self.POOL, text, "map")
+        assert said in str(refused.value)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "name: other",
+            "match: {route: a}",
+            "endpoints: {static: ['10.6.6.6:80']}",
+            "engineMetrics: {tokenFile: /etc/shadow, scheme: https}",
+            "endpointSubset: false",
+            "nodeCache: false",
+            "settingsFrom: {configMap: {name: x}}",
+        ],
+    )
+    def test_reach_neither_files_nor_other_endpoints(self, text: str) -> None:
+        with pytest.raises(ConfigError, match="stands in the router's own configuration alone"):
+            with_settings(self.POOL, text, "map")
+
+    def test_are_told_of_every_mistake_at_once(self) -> None:
+        with pytest.raises(ConfigError) as refused:
+            with_settings(self.POOL, "strategy: X\nname: other\nprefixLength: 1\n", "map")
+        assert [problem.path for problem in refused.value.problems] == ["strategy", "name", "prefixLength"]

@@ -18,6 +18,8 @@ from structlog.testing import capture_logs
 from extproc import __version__
 from extproc.address import Address
 from extproc.metrics import PICK_BUCKETS, REASONS, Metrics, PoolState, serve
+from extproc.pool.discovery.found import NodeCache, Place
+from extproc.pool.discovery.metrics import DiscoveryMetrics
 from extproc.pool.scraping.metrics import ScrapeMetrics
 from extproc.prompt import Prompt, Scope
 from extproc.routing.pick import Reason
@@ -69,10 +71,13 @@ def test_every_metric_of_the_router_is_explained_and_named_by_its_unit(seen: See
     assert not [family.name for family in ours if family.name.endswith("_created")]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md", "docs/replay.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/configuration.md", "docs/kubernetes.md", "docs/replay.md"]
+)
 def test_the_documentation_names_only_metrics_that_exist(seen: Seen, page: str) -> None:
     seen.metrics.watch(list)
     ScrapeMetrics(seen.registry).watch(list)
+    DiscoveryMetrics(seen.registry)
     named = set(re.findall(r"`(extproc_[a-z_]+)", (ROOT / page).read_text()))
     exist = set(re.findall(r"^# HELP (\S+)", generate_latest(seen.registry).decode(), flags=re.MULTILINE))
     assert named
@@ -81,33 +86,37 @@ def test_the_documentation_names_only_metrics_that_exist(seen: Seen, page: str) 
 
 def test_requests_are_counted_by_pool_strategy_and_reason(seen: Seen) -> None:
     pool = seen.metrics.pool("llama", "PREFIX_AWARE")
-    pool.reason("prefix")
-    pool.reason("prefix")
-    pool.reason("spill")
+    pool.reason("prefix", "warm")
+    pool.reason("prefix", "warm")
+    pool.reason("spill", "cold")
     labels = {"pool": "llama", "strategy": "PREFIX_AWARE"}
-    assert seen("requests_total", **labels, reason="prefix") == 2
-    assert seen("requests_total", **labels, reason="spill") == 1
-    assert seen("requests_total", **labels, reason="shed") == 0
+    assert seen("requests_total", **labels, reason="prefix", node_cache="warm") == 2
+    assert seen("requests_total", **labels, reason="prefix", node_cache="cold") == 0
+    assert seen("requests_total", **labels, reason="spill", node_cache="cold") == 1
+    assert seen("requests_total", **labels, reason="shed", node_cache="") == 0
 
 
 def test_every_reason_of_a_pick_is_there_from_the_start(seen: Seen) -> None:
     seen.metrics.pool("llama", "RANDOM")
     assert set(get_args(Reason)) < set(REASONS)
+    labels = {"pool": "llama", "strategy": "RANDOM"}
     for reason in REASONS:
-        assert seen("requests_total", pool="llama", strategy="RANDOM", reason=reason) == 0
+        for cache in ("",) if reason in ("shed", "empty", "unpinned") else get_args(NodeCache):
+            assert seen("requests_total", **labels, reason=reason, node_cache=cache) == 0
     (described,) = (one for one in seen.registry.collect() if one.name == "extproc_requests")
     assert all(reason in described.documentation for reason in REASONS)
 
 
 def test_a_reload_goes_on_counting(seen: Seen) -> None:
-    seen.metrics.pool("llama", "RANDOM").reason("random")
-    seen.metrics.pool("llama", "RANDOM").reason("random")
-    assert seen("requests_total", pool="llama", strategy="RANDOM", reason="random") == 2
+    seen.metrics.pool("llama", "RANDOM").reason("random", "unknown")
+    seen.metrics.pool("llama", "RANDOM").reason("random", "unknown")
+    labels = {"pool": "llama", "strategy": "RANDOM", "reason": "random"}
+    assert seen("requests_total", **labels, node_cache="unknown") == 2
 
 
 def test_requests_of_no_pool_are_counted_as_unpinned(seen: Seen) -> None:
     seen.metrics.unmatched()
-    assert seen("requests_total", pool="", strategy="", reason="unpinned") == 1
+    assert seen("requests_total", pool="", strategy="", reason="unpinned", node_cache="") == 1
 
 
 def test_who_served_is_counted_per_pool(seen: Seen) -> None:
@@ -194,6 +203,14 @@ class TestPools:
         assert seen("endpoints", pool="llama", state="eligible") == 1
         assert seen("endpoints", pool="llama", state="suspect") == 0
 
+    def test_an_endpoint_found_in_kubernetes_says_where_it_runs(self, seen: Seen) -> None:
+        places = {A: Place("engine-0", "node-1", "zone-a"), C: Place()}
+        seen.metrics.watch(lambda: [PoolState("llama", True, (A, C), {}, (), {A: "cold"}, places)])
+        about = {"pool": "llama", "endpoint": A, "pod": "engine-0", "node": "node-1", "zone": "zone-a"}
+        assert seen("endpoint_info", **about, node_cache="cold") == 1
+        nowhere = {"pool": "llama", "endpoint": C, "pod": "", "node": "", "zone": ""}
+        assert seen("endpoint_info", **nowhere, node_cache="unknown") == 1
+
     def test_a_pool_that_was_never_synced_says_so(self, seen: Seen) -> None:
         seen.metrics.watch(lambda: [PoolState("llama", False, (), {}, ())])
         assert seen("pool_synced", pool="llama") == 0
@@ -261,6 +278,7 @@ def test_counting_from_several_threads_loses_nothing(seen: Seen) -> None:
     for thread in threads:
         thread.join()
     total = sum(
-        seen("requests_total", pool="llama", strategy="RANDOM", reason=reason) or 0 for reason in REASONS
+        seen("requests_total", pool="llama", strategy="RANDOM", reason=reason, node_cache="") or 0
+        for reason in REASONS
     )
     assert total == 4 * 2000

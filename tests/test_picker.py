@@ -124,7 +124,7 @@ def test_the_endpoint_that_computed_a_prompt_instead_gets_it_again() -> None:
     again = router.pin(story)
     assert first(again) == other
     again.release()
-    kept = {"pool": "llama", "strategy": "PREFIX_AWARE", "reason": "prefix"}
+    kept = {"pool": "llama", "strategy": "PREFIX_AWARE", "reason": "prefix", "node_cache": "unknown"}
     assert router.count("extproc_requests_total", **kept) == 1
 
 
@@ -223,7 +223,8 @@ def test_a_request_for_none_of_the_pool_s_endpoints_is_refused_with_503(subset: 
     answer = router.ask(chat("x"), subset=subset)
     assert isinstance(answer, Refused)
     assert (answer.status, answer.message) == (503, "no endpoint of those that the gateway names is ready")
-    assert router.count("extproc_requests_total", pool="llama", strategy="PREFIX_AWARE", reason="empty") == 1
+    labels = {"pool": "llama", "strategy": "PREFIX_AWARE", "reason": "empty", "node_cache": ""}
+    assert router.count("extproc_requests_total", **labels) == 1
 
 
 def test_a_named_endpoint_that_is_full_is_429_though_others_have_room() -> None:
@@ -283,7 +284,7 @@ def test_the_route_allows_pools_and_the_model_chooses_among_them(
 def test_a_model_never_reaches_a_pool_that_the_route_does_not_allow() -> None:
     router = Router(TWO_POOLS)
     assert router.ask(chat("x", "llama-3"), route="other") is None
-    assert router.count("extproc_requests_total", pool="", strategy="", reason="unpinned") == 1
+    assert router.count("extproc_requests_total", pool="", strategy="", reason="unpinned", node_cache="") == 1
 
 
 def test_a_pool_that_never_learnt_its_endpoints_leaves_requests_to_the_gateway() -> None:
@@ -358,5 +359,5 @@ def test_a_compressed_body_is_keyed_like_the_same_body_in_the_clear() -> None:
     assert isinstance(packed, Pick)
     assert first(packed) == first(router.pin(body))
     for reason in ("new", "prefix"):
-        labels = {"pool": "llama", "strategy": "PREFIX_AWARE", "reason": reason}
+        labels = {"pool": "llama", "strategy": "PREFIX_AWARE", "reason": reason, "node_cache": "unknown"}
         assert router.count("extproc_requests_total", **labels) == 1

@@ -143,6 +143,8 @@ class _Pool:
 
 
 def _endpoints(endpoints: EndpointsConfig, count: str) -> str:
+    if endpoints.service is not None:
+        return f"ready endpoints of Service {endpoints.service.name}, port {endpoints.service.port}"
     if endpoints.inference_pool is not None:
         return f"ready pods of InferencePool {endpoints.inference_pool.name}"
     if endpoints.pods is not None:
@@ -159,7 +161,13 @@ def _summary(file: Path, config: Config, pools: list[_Pool]) -> str:
         ("sharing", "off" if config.sharing is None else str(config.sharing.listen)),
     ]
     table = [("pool", "takes", "strategy", "in flight at most", "endpoints"), *(p.line() for p in pools)]
-    return "\n".join([f"{file}: valid", "", *_columns(listening), "", *_columns(table)])
+    beside = [
+        f"settings of pool {pool.name} in {pool.settings_from.config_map.title} go before these"
+        for pool in config.pools
+        if pool.settings_from is not None
+    ]
+    sections = [*_columns(listening), "", *_columns(table), *(["", *beside] if beside else [])]
+    return "\n".join([f"{file}: valid", "", *sections])
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -209,12 +209,12 @@ def summarise(outcomes: Sequence[Outcome], before: dict[str, Page], after: dict[
     last_due = max((outcome.due for outcome in outcomes), default=0.0)
     last_done = max((outcome.done or 0.0 for outcome in good), default=0.0)
     stretch = max(last_done / last_due, 1.0) if last_due else 1.0
+    named = {
+        dict(series.labels)["reason"] for series in after["router"] if series.name == "extproc_requests_total"
+    }
     reasons = {
-        (labels := dict(series.labels))["reason"]: figures.grown(
-            before["router"], after["router"], series.name, **labels
-        )
-        for series in after["router"]
-        if series.name == "extproc_requests_total"
+        reason: figures.grown(before["router"], after["router"], "extproc_requests_total", reason=reason)
+        for reason in named
     }
     decided = sum(count for reason, count in reasons.items() if reason != "unpinned")
     uneven = max((abs(part * len(engines) - 1) for part in share.values()), default=0.0)

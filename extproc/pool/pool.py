@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import xxhash
 
 from extproc.address import parse_endpoints
 from extproc.pool.backlog import REQUEST_TOKENS, Backlogs, Work
+from extproc.pool.discovery.found import NodeCache
 from extproc.pool.ease import Easing, SlowStart
 from extproc.pool.health import PassiveHealth
 from extproc.pool.ledger import Ledger, Token
@@ -18,6 +19,8 @@ from extproc.pool.snapshot import Queues, Snapshot
 
 ADDRESS_SEED = 0x7761726D
 """Seed of the endpoints' xxh3_64. Changing it moves every prefix once, and replicas must agree on it."""
+
+_UNKNOWN: Mapping[str, NodeCache] = {}
 
 
 class InFlight:
@@ -77,6 +80,7 @@ class Pool:
         self._backlogs = Backlogs()
         self._others = Others()
         self._easing = Easing()
+        self._node_caches: Mapping[str, NodeCache] = {}
         self._addresses: tuple[str, ...] = ()
         self._index: dict[str, int] = {}
         self._hashes = np.zeros(0, dtype=np.uint64)
@@ -100,19 +104,33 @@ class Pool:
         """Ease endpoints that join in by these settings from now on."""
         self._easing.use(slow_start)
 
+    @property
+    def node_caches(self) -> Mapping[str, NodeCache]:
+        """What is known of the endpoints' nodes, by address; unknown of those that are not in it."""
+        return self._node_caches
+
+    def node_cache(self, address: str) -> NodeCache:
+        """Whether the weights are on the node of this endpoint."""
+        return self._node_caches.get(address, "unknown")
+
     def set_endpoints(
-        self, addresses: Iterable[str], now: float | None = None, cold: Collection[str] = ()
+        self,
+        addresses: Iterable[str],
+        now: float | None = None,
+        node_caches: Mapping[str, NodeCache] = _UNKNOWN,
     ) -> None:
         """These are the pool's endpoints now; duplicates count once. The pool is synced from here on.
 
-        What joins a synced pool at `now` is eased in, those in `cold`, whose nodes are not prepared, more
-        slowly; None: it joins as if it had always been there.
+        What joins a synced pool at `now` is eased in, those on cold nodes by `node_caches` more slowly; None:
+        it joins as if it had always been there.
 
         In-flight counts stay with their addresses, also of endpoints that leave and come back. Raises
         ValueError that names the first address that is not `ip:port`, and then nothing has changed.
         """
         canonical = parse_endpoints(addresses)
+        cold = {address for address, said in node_caches.items() if said == "cold"}
         self._easing.set_members(canonical, now if self.synced else None, cold)
+        self._node_caches = node_caches
         self.synced = True
         if canonical == self._addresses:
             return

@@ -37,7 +37,9 @@ class Told:
 @asynccontextmanager
 async def watching(source: InferencePoolConfig | PodsConfig) -> AsyncIterator[Told]:
     told = Told()
-    task = asyncio.create_task(inference_pool.watch(source, told.all.append))
+    task = asyncio.create_task(
+        inference_pool.watch(source, lambda found: told.all.append(found.addresses), node_cache=False)
+    )
     try:
         yield told
     finally:

@@ -54,11 +54,11 @@ async def test_the_pool_can_be_chosen_by_metadata(stacks: Stacks) -> None:
         client(stack.url, "HTTP/1.1") as gateway,
     ):
         await ask(gateway, chat("x"))
-        assert ("", "unpinned", "") in await stack.router.samples("extproc_requests_total")
+        assert ("", "", "unpinned", "") in await stack.router.samples("extproc_requests_total")
     async with (
         stacks(pool={"match": {"metadata": "blue"}}, selects="blue") as stack,
         client(stack.url, "HTTP/1.1") as gateway,
     ):
         await ask(gateway, chat("x"))
         requests = await stack.router.samples("extproc_requests_total")
-        assert sum(number for (pool, *_), number in requests.items() if pool == "llm") == 1
+        assert sum(number for (_cache, pool, *_), number in requests.items() if pool == "llm") == 1

@@ -87,7 +87,7 @@ async def test_a_client_cannot_name_the_pool(stacks: Stacks, exchange: Exchange,
         for name in ("x-warmroute-pool", "X-Warmroute-Pool", "grpc-metadata-x-warmroute-pool"):
             await ask(gateway, chat(text(1, 100)), headers=_named({name: "blue"}, http))
         requests = await stack.router.samples("extproc_requests_total")
-        assert {key: number for key, number in requests.items() if number} == {("", "unpinned", ""): 3}
+        assert {key: number for key, number in requests.items() if number} == {("", "", "unpinned", ""): 3}
 
 
 async def test_large_headers_pass_or_are_refused_by_the_gateway_and_the_next_request_is_served(

@@ -12,6 +12,7 @@ import pytest
 
 from extproc import strict_yaml
 from extproc.pool.discovery import file
+from extproc.pool.discovery.found import Found
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 PATIENCE = 10.0
@@ -33,7 +34,7 @@ def test_a_list_or_a_mapping_with_one_is_read(
 ) -> None:
     path = tmp_path / "eps.yaml"
     path.write_text(content)
-    assert file.read(path) == file.Listed(addresses)
+    assert file.read(path) == Found(addresses)
 
 
 def test_endpoints_on_nodes_that_are_not_prepared_are_told_apart(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_endpoints_on_nodes_that_are_not_prepared_are_told_apart(tmp_path: Path)
     path.write_text(
         f"- {A}\n- {{address: {B}, cold: true}}\n- {{address: {C}, cold: false}}\n- address: {A}\n"
     )
-    assert file.read(path) == file.Listed((A, B, C), frozenset({B}))
+    assert file.read(path) == Found((A, B, C), {B: "cold", C: "warm"})
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def pod(
 def test_a_pod_is_an_endpoint_on_each_of_its_ports_while_it_is_ready_and_not_stopping(
     written: dict[str, Any], endpoints: tuple[str, ...]
 ) -> None:
-    assert endpoints_of((8000, 8001), [pod_of(written)]) == endpoints
+    assert tuple(endpoints_of((8000, 8001), [pod_of(written)])) == endpoints
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "224.0.0.1", "engine-1", "10.0.0.1:80", "::"])
@@ -73,8 +73,8 @@ def test_endpoints_do_not_depend_on_the_order_of_the_pods_and_are_canonical(
 ) -> None:
     usable = [one for one in pods if not one[0].is_multicast and not one[0].is_unspecified]
     read = [pod_of(pod(str(address), str(ready))) for address, ready in usable]
-    endpoints = endpoints_of(ports, read)
-    assert endpoints == endpoints_of(ports[::-1], read[::-1])
+    endpoints = tuple(endpoints_of(ports, read))
+    assert endpoints == tuple(endpoints_of(ports[::-1], read[::-1]))
     assert endpoints == tuple(parse_endpoint(endpoint) for endpoint in endpoints)
     assert len(endpoints) == len({address for address, ready in usable if ready}) * len(ports)
 

@@ -179,7 +179,7 @@ class TestThePool:
         pool = Pool("llama")
         pool.use(SETTINGS)
         pool.set_endpoints([A, B, C])
-        pool.set_endpoints([D, A, B, C], 0.0, cold=[D])
+        pool.set_endpoints([D, A, B, C], 0.0, {D: "cold"})
         seen = pool.snapshot(60.0, only={C, D})
         assert seen.addresses == (D, C)
         assert seen.ease is not None

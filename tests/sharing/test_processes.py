@@ -133,7 +133,7 @@ async def test_a_router_that_is_killed_is_noticed_and_learns_from_another_when_i
         await has(b, "warm_up_picks_total", 6, or_more=True)
         await send(b, "3 pieces of gold")
         found = await b.samples("extproc_requests_total")
-        assert {labels[1]: count for labels, count in found.items() if count} == {"prefix": 1}
+        assert {labels[2]: count for labels, count in found.items() if count} == {"prefix": 1}
 
 
 async def test_routers_with_certificates_share_and_a_stranger_hears_nothing(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Endpoints in a YAML file that is watched: a list of `ip:port`, or a mapping with that list under
-`endpoints`. One whose node is not prepared may be written `{address: ip:port, cold: true}`.
+`endpoints`. One may be written `{address: ip:port, cold: true}`, which says that its node is not prepared;
+false says that it is.
 
 The file may be written in place, replaced by rename, or be a symbolic link whose target is swapped, as
 Kubernetes does with mounted ConfigMaps. A file that cannot be read or understood changes nothing: the
@@ -12,23 +13,15 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
 from extproc import strict_yaml
-from extproc.address import parse_endpoints
+from extproc.address import parse_endpoint, parse_endpoints
+from extproc.pool.discovery.found import Found, NodeCache, OnChange
 from extproc.watch import moments
 
-
-class Listed(NamedTuple):
-    """What a file holds: canonical addresses in its order, each once, and which of them are cold."""
-
-    addresses: tuple[str, ...]
-    cold: frozenset[str] = frozenset()
-
-
-OnChange = Callable[[Listed], None]
 OnError = Callable[[ValueError], None]
 
 REREAD_SECONDS = 1.0
@@ -40,7 +33,7 @@ MAX_BYTES = 4 * 1024 * 1024
 _log = structlog.get_logger(__name__)
 
 
-def read(path: Path) -> Listed:
+def read(path: Path) -> Found:
     """The endpoints in the file at `path`.
 
     Raises ValueError that names the file and what is wrong: not there, not YAML, another shape, a bad
@@ -60,7 +53,7 @@ def _content(path: Path) -> bytes:
     return data
 
 
-def _listed(path: Path, content: bytes) -> Listed:
+def _listed(path: Path, content: bytes) -> Found:
     try:
         document = strict_yaml.read(content.decode()).value
     except (strict_yaml.YamlError, UnicodeDecodeError) as error:
@@ -72,12 +65,15 @@ def _listed(path: Path, content: bytes) -> Listed:
     if not isinstance(document, list):
         raise ValueError(f"{path}: expected a list of ip:port, alone or under the only key 'endpoints'")
     try:
-        return Listed(
-            parse_endpoints(map(_address, document)),
-            frozenset(parse_endpoints(_address(one) for one in document if _is_cold(one))),
-        )
+        addresses = parse_endpoints(map(_address, document))
+        node_caches = {
+            parse_endpoint(entry["address"]): said
+            for entry in document
+            if isinstance(entry, dict) and (said := _node_cache(entry)) != "unknown"
+        }
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    return Found(addresses, node_caches)
 
 
 def _address(entry: Any) -> Any:
@@ -88,17 +84,17 @@ def _address(entry: Any) -> Any:
     return entry
 
 
-def _is_cold(entry: Any) -> bool:
-    """Whether an entry says so. Raises ValueError where it says anything else than it may."""
-    if not isinstance(entry, dict):
-        return False
+def _node_cache(entry: dict[str, Any]) -> NodeCache:
+    """What an entry says of its node. Raises ValueError where it says anything else than it may."""
     unknown = [key for key in entry if key not in ("address", "cold")]
     if unknown:
         raise ValueError(f"{entry['address']}: unknown key {unknown[0]!r}: expected address and cold")
-    cold = entry.get("cold", False)
+    if "cold" not in entry:
+        return "unknown"
+    cold = entry["cold"]
     if not isinstance(cold, bool):
         raise ValueError(f"{entry['address']}: cold: {cold!r}: must be true or false")
-    return cold
+    return "cold" if cold else "warm"
 
 
 async def watch(path: Path, on_change: OnChange, on_error: OnError | None = None) -> None:
@@ -108,7 +104,7 @@ async def watch(path: Path, on_change: OnChange, on_error: OnError | None = None
     a good one. `on_error` gets the ValueError of `read`, which is also logged; once, until it reads
     otherwise.
     """
-    known: Listed | None = None
+    known: Found | None = None
     complaint = ""
     seen: bytes | None = None
     async with aclosing(moments(path, REREAD_SECONDS)) as looks:

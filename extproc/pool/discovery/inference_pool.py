@@ -9,29 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import structlog
 
 from extproc.address import parse_endpoint
 from extproc.config import InferencePoolConfig, PodsConfig
+from extproc.pool.discovery.endpoint_slices import ENDPOINT_SLICES
+from extproc.pool.discovery.found import Found, OnChange, Place
 from extproc.pool.discovery.kubernetes import (
-    FIRST_BACK_OFF,
-    LONGEST_BACK_OFF,
-    ApiError,
     Cluster,
     Json,
     Listing,
-    connected,
+    Resource,
+    batches,
     follow,
+    with_cluster,
 )
+from extproc.pool.discovery.node_caches import SELECTOR, Prepared, node_caches, prepared_of
+from extproc.pool.discovery.observer import Observer
 
-API = "/apis/inference.networking.k8s.io/v1"
+PODS = Resource("", "v1", "pods")
+INFERENCE_POOLS = Resource("inference.networking.k8s.io", "v1", "inferencepools")
 ACTIVE_PORTS = "inference.networking.k8s.io/active-ports"
 """Annotation of a pod with those of the target ports that it serves, with commas (same extension)."""
-
-OnChange = Callable[[tuple[str, ...]], None]
 
 _log = structlog.get_logger(__name__)
 
@@ -47,12 +49,14 @@ class Members(NamedTuple):
 class Pod(NamedTuple):
     """What matters of a pod."""
 
-    address: str
-    """IP address; empty until it has one."""
+    host: str
+    """IP address as it stands in a canonical endpoint; empty until it has one."""
     ready: bool
     """Ready, and not told to stop."""
     ports: frozenset[int] | None
     """Those of the target ports that it serves; None: all."""
+    uid: str
+    place: Place
 
 
 NOT_SAID = Members("", ())
@@ -78,104 +82,118 @@ def pod_of(pod: Json) -> Pod:
     )
     active = (metadata.get("annotations") or {}).get(ACTIVE_PORTS)
     address = status.get("podIP") or ""
-    if address:
-        _endpoint(address, 1)
     return Pod(
-        address,
+        _host(address) if address else "",
         ready and not metadata.get("deletionTimestamp"),
         None
         if active is None
         else frozenset(int(port) for port in active.split(",") if port.strip().isdecimal()),
+        metadata["uid"],
+        Place(metadata.get("name") or "", (pod.get("spec") or {}).get("nodeName") or ""),
     )
 
 
-def endpoints_of(ports: Collection[int], pods: Iterable[Pod]) -> tuple[str, ...]:
-    """The endpoints of these pods in a fixed order; canonical (see `extproc.address.parse_endpoint`)."""
-    return tuple(
-        sorted(
-            {
-                _endpoint(pod.address, port)
-                for pod in pods
-                if pod.ready and pod.address
-                for port in ports
-                if pod.ports is None or port in pod.ports
-            }
-        )
-    )
+def endpoints_of(ports: Collection[int], pods: Iterable[Pod]) -> dict[str, Pod]:
+    """The pods that requests may go to, by endpoint in order; canonical (see `extproc.address`)."""
+    found = {
+        f"{pod.host}:{port}": pod
+        for pod in pods
+        if pod.ready and pod.host
+        for port in ports
+        if pod.ports is None or port in pod.ports
+    }
+    return {endpoint: found[endpoint] for endpoint in sorted(found)}
 
 
-def _endpoint(address: str, port: int) -> str:
-    return parse_endpoint(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+def _host(address: str) -> str:
+    return parse_endpoint(f"[{address}]:1" if ":" in address else f"{address}:1").removesuffix(":1")
 
 
 async def watch(
-    source: InferencePoolConfig | PodsConfig, on_change: OnChange, draw: random.Random | None = None
+    source: InferencePoolConfig | PodsConfig,
+    on_change: OnChange,
+    *,
+    node_cache: bool = True,
+    draw: random.Random | None = None,
+    observer: Observer | None = None,
 ) -> None:
     """Call `on_change` with the endpoints now and whenever they change, until cancelled.
 
-    Until the InferencePool exists it is not called; once that is deleted, with no endpoints. `draw` spreads
-    attempts while Kubernetes cannot be reached.
+    Until the InferencePool exists it is not called; once that is deleted, with no endpoints. `node_cache`:
+    say also what cacheprep says of the nodes. `draw` spreads attempts while Kubernetes cannot be reached.
     """
     draw = random.Random() if draw is None else draw
-    back_off, complaint = FIRST_BACK_OFF, ""
-    while True:
-        try:
-            async with connected() as cluster:
-                await _watch(cluster, source, on_change, draw)
-        except ApiError as error:
-            if str(error) != complaint:
-                complaint = str(error)
-                _log.error("endpoints cannot be learnt", error=complaint)
-        except Exception:
-            # Requests go on to the endpoints that are known, and these are not to stay for ever.
-            _log.exception("endpoints are not followed; trying anew")
-        await asyncio.sleep(back_off * draw.uniform(0.5, 1.0))
-        back_off = min(2 * back_off, LONGEST_BACK_OFF)
+
+    async def run(cluster: Cluster) -> None:
+        await _watch(cluster, source, on_change, node_cache, draw, observer)
+
+    await with_cluster(run, draw)
 
 
 async def _watch(
-    cluster: Cluster, source: InferencePoolConfig | PodsConfig, on_change: OnChange, draw: random.Random
+    cluster: Cluster,
+    source: InferencePoolConfig | PodsConfig,
+    on_change: OnChange,
+    node_cache: bool,
+    draw: random.Random,
+    observer: Observer | None,
 ) -> None:
     namespace = source.namespace or cluster.namespace
-    following = _Following(cluster, namespace, on_change, draw)
-    if isinstance(source, PodsConfig):
-        following.use(Members(source.selector, source.ports))
-        await following.pods()
-        return
-    name = source.name
-    pools: Listing[Members] = Listing(
-        f"{API}/namespaces/{namespace}/inferencepools",
-        (("fieldSelector", f"metadata.name={name}"),),
-        members_of,
-    )
-
-    def learnt(found: Mapping[str, Members]) -> None:
-        for members in found.values():
-            following.use(members)
-            return
-        following.nothing()
-        _log.warning(
-            "no such InferencePool, or one without selector and ports", name=name, namespace=namespace
-        )
-
+    following = _Following(cluster, namespace, on_change, draw, observer)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(following.pods())
-        tasks.create_task(follow(cluster, pools, learnt, draw))
+        tasks.create_task(following.tell())
+        if node_cache:
+            slices = Listing(
+                ENDPOINT_SLICES,
+                namespace,
+                prepared_of,
+                selector=SELECTOR,
+                otherwise="; or nodeCache: false in the pool's settings",
+            )
+            tasks.create_task(follow(cluster, slices, following.prepared, draw, observer))
+        if isinstance(source, PodsConfig):
+            following.use(Members(source.selector, source.ports))
+            return
+        pools = Listing(INFERENCE_POOLS, namespace, members_of, name=source.name)
+
+        def learnt(found: Mapping[str, Members]) -> None:
+            for members in found.values():
+                following.use(members)
+                return
+            following.nothing()
+            _log.warning(
+                "no such InferencePool, or one without selector and ports",
+                name=source.name,
+                namespace=namespace,
+            )
+
+        tasks.create_task(follow(cluster, pools, learnt, draw, observer))
 
 
 class _Following:
     """The pods of what is selected now, followed."""
 
-    def __init__(self, cluster: Cluster, namespace: str, on_change: OnChange, draw: random.Random) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        on_change: OnChange,
+        draw: random.Random,
+        observer: Observer | None,
+    ) -> None:
         self._cluster = cluster
         self._namespace = namespace
         self._on_change = on_change
         self._draw = draw
+        self._observer = observer
         self._members: Members | None = None
         self._pods: Mapping[str, Pod] | None = None
         """None until those of the selector were listed."""
-        self._told: tuple[str, ...] | None = None
+        self._prepared: Mapping[str, Prepared] = {}
+        self._told: Found | None = None
         self._selector_changed = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def use(self, members: Members) -> None:
         """These are the members from now on. Endpoints of a selector before stay until the new one's pods are
@@ -185,15 +203,19 @@ class _Following:
         if before is None or before.selector != members.selector:
             self._pods = None
             self._selector_changed.set()
-        else:
-            self._tell()
+        self._changed.set()
 
     def nothing(self) -> None:
         """There are no members any more."""
         if self._members is not None:
             self._members = self._pods = None
             self._selector_changed.set()
-            self._tell()
+            self._changed.set()
+
+    def prepared(self, slices: Mapping[str, Prepared]) -> None:
+        """This is what cacheprep says."""
+        self._prepared = slices
+        self._changed.set()
 
     async def pods(self) -> None:
         """Follow the pods of the selector, whichever it is, until cancelled."""
@@ -202,12 +224,10 @@ class _Following:
             self._selector_changed.clear()
             if self._members is None:
                 continue
-            pods = Listing(
-                f"/api/v1/namespaces/{self._namespace}/pods",
-                (("labelSelector", self._members.selector),),
-                pod_of,
+            pods = Listing(PODS, self._namespace, pod_of, selector=self._members.selector)
+            following = asyncio.create_task(
+                follow(self._cluster, pods, self._learnt, self._draw, self._observer)
             )
-            following = asyncio.create_task(follow(self._cluster, pods, self._learnt, self._draw))
             changed = asyncio.create_task(self._selector_changed.wait())
             try:
                 await asyncio.wait({following, changed}, return_when=asyncio.FIRST_COMPLETED)
@@ -218,17 +238,30 @@ class _Following:
                 changed.cancel()
                 await asyncio.gather(following, changed, return_exceptions=True)
 
+    async def tell(self) -> None:
+        """Tell what changed, until cancelled."""
+        async for _ in batches(self._changed):
+            self._tell()
+
     def _learnt(self, pods: Mapping[str, Pod]) -> None:
         self._pods = pods
-        self._tell()
+        self._changed.set()
 
     def _tell(self) -> None:
         if self._members is None:
-            endpoints: tuple[str, ...] = ()
+            if self._told is None:
+                return
+            found = Found(())
         elif self._pods is None:
             return
         else:
             endpoints = endpoints_of(self._members.ports, self._pods.values())
-        if endpoints != self._told:
-            self._told = endpoints
-            self._on_change(endpoints)
+            caches = node_caches({pod.uid for pod in endpoints.values()}, self._prepared.values())
+            found = Found(
+                tuple(endpoints),
+                {address: caches[pod.uid] for address, pod in endpoints.items() if pod.uid in caches},
+                {address: pod.place for address, pod in endpoints.items()},
+            )
+        if found != self._told:
+            self._told = found
+            self._on_change(found)

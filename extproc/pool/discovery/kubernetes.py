@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -21,11 +22,13 @@ import structlog
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import ApiClient, Configuration
 
+from extproc.pool.discovery.observer import Observer, Trouble
+
 PAGE = 500
 """Objects of one answer when listing, as kubectl asks for."""
 
 WATCH_SECONDS = 300
-"""How long one watch is asked for. A connection that died without a word is noticed when it is over."""
+"""How long one watch is asked for: credentials and rights are looked at when it begins."""
 
 ANSWER_SECONDS = 30.0
 """Longest wait for a list, or for a watch to begin and to end."""
@@ -33,11 +36,24 @@ ANSWER_SECONDS = 30.0
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.5, 30.0
 """Seconds between attempts, doubling: each is drawn from the upper half, so that replicas spread out."""
 
+BATCH_SECONDS = 0.25
+"""Changes that follow one closer than this are taken over together: a rollout of thousands of pods is
+thousands of changes, and to take one over costs milliseconds during which no request is answered."""
+
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+"""A watch may be silent for long, so the kernel asks: seconds of silence, between questions, and how many may
+stay unanswered. A node that vanished is noticed after 30 s, as in client-go, which pings after 30 s."""
+
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Where kubelet puts the namespace of a pod (Kubernetes documentation, "Accessing the API from a pod")."""
 
-GONE = 410
-"""Status of a watch or a page that begins too long ago: list anew (Kubernetes API concepts)."""
+FORBIDDEN, GONE = 403, 410
+"""Statuses: a right is missing; a watch or a page begins too long ago, so list anew (Kubernetes API
+concepts)."""
+
+_PASSING = frozenset({401, 429, 500, 502, 503, 504})
+"""Statuses that say nothing of the objects: the watch goes on where it was. After 403 it does not: who may
+list and not watch reads anew at each attempt."""
 
 _log = structlog.get_logger(__name__)
 
@@ -53,15 +69,51 @@ class ApiError(Exception):
         super().__init__(f"{status} {reason}" if status else reason)
 
 
+class Resource(NamedTuple):
+    """A kind, as a URL and a Role name it."""
+
+    group: str
+    """Empty: the core group."""
+    version: str
+    plural: str
+
+
 class Listing(NamedTuple, Generic[T]):
     """Which objects, and what of them."""
 
-    path: str
-    """`/api/v1/namespaces/llm/pods`."""
-    query: tuple[tuple[str, str], ...]
-    """`labelSelector` or `fieldSelector`."""
+    resource: Resource
+    namespace: str
     read: Callable[[Json], T]
     """What to keep of an object. May raise what a surprising shape raises: the object is then left out."""
+    selector: str = ""
+    """Only those with such labels, as in `labelSelector`."""
+    name: str = ""
+    """Only the one of this name. It is asked for in the way that a rule with `resourceNames` allows."""
+    otherwise: str = ""
+    """What can be done instead of granting the right, in words."""
+
+    @property
+    def path(self) -> str:
+        """`/api/v1/namespaces/llm/pods`."""
+        group, version, plural = self.resource
+        root = f"/apis/{group}" if group else "/api"
+        return f"{root}/{version}/namespaces/{self.namespace}/{plural}"
+
+    @property
+    def query(self) -> tuple[tuple[str, str], ...]:
+        """What limits the list, as the API server reads it."""
+        asked = (
+            ("labelSelector", self.selector),
+            ("fieldSelector", f"metadata.name={self.name}" if self.name else ""),
+        )
+        return tuple((key, value) for key, value in asked if value)
+
+    @property
+    def rule(self) -> str:
+        """The rule of a Role that allows to list and watch these, in YAML."""
+        named = f", resourceNames: [{self.name}]" if self.name else ""
+        group = self.resource.group or '""'
+        return f"{{apiGroups: [{group}], resources: [{self.resource.plural}]{named}, verbs: [list, watch]}}"
 
 
 class Cluster:
@@ -91,8 +143,10 @@ class Cluster:
             if not following:
                 return objects, str(metadata["resourceVersion"])
 
-    async def changes(self, listing: Listing[T], version: str) -> AsyncGenerator[Json, None]:
-        """The changes since `version` as the API server tells them, until it ends the watch.
+    @asynccontextmanager
+    async def changes(self, listing: Listing[T], version: str) -> AsyncIterator[AsyncIterator[Json]]:
+        """The changes since `version` as the API server tells them, until it ends the watch; entered once the
+        watch has begun.
 
         Raises as `objects`; an ERROR event is an `ApiError` with its code.
         """
@@ -105,12 +159,8 @@ class Cluster:
         ]
         response = await self._get(listing.path, query, WATCH_SECONDS + ANSWER_SECONDS)
         async with response:
-            async for line in _lines(response.content):
-                event = orjson.loads(line)
-                if event["type"] == "ERROR":
-                    status = event["object"]
-                    raise ApiError(int(status.get("code") or 0), str(status.get("message") or ""))
-                yield event
+            _keep_alive(response)
+            yield _events(response.content)
 
     async def _get(self, path: str, query: list[tuple[str, str]], seconds: float) -> aiohttp.ClientResponse:
         response: aiohttp.ClientResponse = await self._client.call_api(
@@ -157,6 +207,24 @@ async def connected() -> AsyncIterator[Cluster]:
         await client.close()
 
 
+async def with_cluster(run: Callable[[Cluster], Awaitable[None]], draw: random.Random) -> None:
+    """Connect and `run`, again whenever that ends, until cancelled. `draw` spreads the attempts."""
+    back_off, complaint = FIRST_BACK_OFF, ""
+    while True:
+        try:
+            async with connected() as cluster:
+                await run(cluster)
+        except ApiError as error:
+            if str(error) != complaint:
+                complaint = str(error)
+                _log.error("Kubernetes cannot be followed", error=complaint)
+        except Exception:
+            # Requests go on to the endpoints that are known, and these are not to stay for ever.
+            _log.exception("Kubernetes is not followed; trying anew")
+        await asyncio.sleep(back_off * draw.uniform(0.5, 1.0))
+        back_off = min(2 * back_off, LONGEST_BACK_OFF)
+
+
 def _reachable() -> bool:
     """Whether anything says where the API server is. Asked first, since the library logs each attempt."""
     files = _kubeconfig().split(os.pathsep)
@@ -178,8 +246,10 @@ async def follow(
     listing: Listing[T],
     on_change: Callable[[Mapping[str, T]], None],
     draw: random.Random,
+    observer: Observer | None = None,
 ) -> None:
-    """Call `on_change` with the objects by uid now and after every change, until cancelled.
+    """Call `on_change` with the objects by uid now and after every change, until cancelled. It is the same
+    mapping each time.
 
     While the API server cannot be asked nothing is told: what was known before stays. `draw` spreads the
     attempts.
@@ -187,52 +257,87 @@ async def follow(
     objects: dict[str, T] = {}
     version = ""
     back_off = FIRST_BACK_OFF
-    complaint = ""
-
-    def answered() -> None:
-        nonlocal back_off, complaint
-        back_off = FIRST_BACK_OFF
-        if complaint:
-            complaint = ""
-            _log.info("Kubernetes answers again", path=listing.path)
-
+    outage = _Outage(listing, observer)
     while True:
-        said = ""
+        failed = True
+        verb = "watch" if version else "list"
         try:
             if not version:
                 objects, version = await cluster.objects(listing)
-                answered()
                 on_change(objects)
-            async with aclosing(cluster.changes(listing, version)) as events:
+                verb = "watch"
+            async with cluster.changes(listing, version) as events:
+                outage.over()
+                back_off = FIRST_BACK_OFF
                 async for event in events:
                     version = str(event["object"]["metadata"]["resourceVersion"])
-                    answered()
                     if event["type"] != "BOOKMARK":
                         _apply(objects, event, listing)
                         on_change(objects)
+            failed = False
         except ApiError as error:
             # 410: what happened since is not known any more, so all is read anew; and so it is after other
             # refusals, which may mean that the objects are not what they were (a kind that was removed).
-            version = ""
-            said = "" if error.status == GONE else str(error)
+            if error.status not in _PASSING:
+                version = ""
+            failed = error.status != GONE
+            if failed:
+                outage.goes_on(verb, str(error), "forbidden" if error.status == FORBIDDEN else "refused")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            said = str(error) or type(error).__name__
+            outage.goes_on(verb, str(error) or type(error).__name__, "unreachable")
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             version = ""
-            said = f"not an answer of Kubernetes: {error!r}"
-        if said and said != complaint:
-            complaint = said
-            _log.warning(
-                "Kubernetes cannot be asked; what is known stays",
-                path=listing.path,
-                query=dict(listing.query),
-                error=said,
-            )
+            outage.goes_on(verb, f"not an answer of Kubernetes: {error!r}", "refused")
         # Also after a watch that ended as it should: a server that ends each at once is not to be asked in a
         # circle, and no change is lost meanwhile.
         await asyncio.sleep(back_off * draw.uniform(0.5, 1.0))
-        if said:
+        if failed:
             back_off = min(2 * back_off, LONGEST_BACK_OFF)
+
+
+class _Outage:
+    """The time in which objects cannot be followed: said once for each kind of trouble, and once when it is
+    over."""
+
+    def __init__(self, listing: Listing[Any], observer: Observer | None) -> None:
+        self._listing = listing
+        self._observer = observer
+        self._said: set[Trouble] = set()
+
+    def goes_on(self, verb: str, error: str, trouble: Trouble) -> None:
+        listing = self._listing
+        if self._observer is not None:
+            self._observer.failed(listing.resource.plural, trouble)
+        if trouble in self._said:
+            return
+        self._said.add(trouble)
+        about: dict[str, Any] = {"path": listing.path, "query": dict(listing.query), "error": error}
+        if trouble == "forbidden":
+            _log.error(
+                "Kubernetes forbids it; what is known stays",
+                missing=f"{verb} {listing.resource.plural} in namespace {listing.namespace}",
+                remedy=f"a Role in namespace {listing.namespace} with the rule {listing.rule},"
+                f" bound to the ServiceAccount of this process{listing.otherwise}",
+                **about,
+            )
+        else:
+            _log.warning("Kubernetes cannot be asked; what is known stays", **about)
+
+    def over(self) -> None:
+        if self._observer is not None:
+            self._observer.watching(self._listing.resource.plural)
+        if self._said:
+            self._said.clear()
+            _log.info("Kubernetes answers again", path=self._listing.path)
+
+
+async def batches(changed: asyncio.Event) -> AsyncIterator[None]:
+    """Each time that `changed` is set: at once after a quiet time, and then once in `BATCH_SECONDS`."""
+    while True:
+        await changed.wait()
+        changed.clear()
+        yield
+        await asyncio.sleep(BATCH_SECONDS)
 
 
 def _apply(objects: dict[str, T], event: Json, listing: Listing[T]) -> None:
@@ -253,6 +358,15 @@ def _put(objects: dict[str, T], item: Json, listing: Listing[T]) -> None:
         )
 
 
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Json]:
+    async for line in _lines(content):
+        event = orjson.loads(line)
+        if event["type"] == "ERROR":
+            status = event["object"]
+            raise ApiError(int(status.get("code") or 0), str(status.get("message") or ""))
+        yield event
+
+
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Lines of any length: an object may be larger than what the reader takes as one."""
     held = bytearray()
@@ -263,6 +377,20 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         for line in whole:
             if line:
                 yield bytes(line)
+
+
+def _keep_alive(response: aiohttp.ClientResponse) -> None:
+    """Have the kernel notice when the other side is gone without a word."""
+    connection = response.connection
+    transport = None if connection is None else connection.transport
+    stream = None if transport is None else transport.get_extra_info("socket")
+    if stream is None:  # the answer has ended already
+        return
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        # Not every system has all of them.
+        if (option := getattr(socket, name, None)) is not None:
+            stream.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _message(body: bytes) -> str:
