@@ -11,6 +11,7 @@ from extproc import __version__
 _COMMANDS = {
     "check": "Check a configuration file and say what is wrong with it.",
     "demo": "Replay real traffic through a real Envoy under each strategy and compare.",
+    "doctor": "Say what is wrong with the router's attachment to a gateway in Kubernetes.",
     "epp": "Run as the Endpoint Picker of an InferencePool.",
     "explain": "Say where a request would go, and why.",
     "envoy-config": "Print a complete Envoy configuration for a pool.",

@@ -83,6 +83,7 @@ class Listing(NamedTuple, Generic[T]):
 
     resource: Resource
     namespace: str
+    """Empty: every namespace."""
     read: Callable[[Json], T]
     """What to keep of an object. May raise what a surprising shape raises: the object is then left out."""
     selector: str = ""
@@ -97,7 +98,8 @@ class Listing(NamedTuple, Generic[T]):
         """`/api/v1/namespaces/llm/pods`."""
         group, version, plural = self.resource
         root = f"/apis/{group}" if group else "/api"
-        return f"{root}/{version}/namespaces/{self.namespace}/{plural}"
+        where = f"namespaces/{self.namespace}/" if self.namespace else ""
+        return f"{root}/{version}/{where}{plural}"
 
     @property
     def query(self) -> tuple[tuple[str, str], ...]:
@@ -162,17 +164,33 @@ class Cluster:
             _keep_alive(response)
             yield _events(response.content)
 
+    async def create(self, path: str, item: Json) -> Json:
+        """What the API server makes of an object that is created at `path`; a review is answered so.
+
+        Raises as `objects`.
+        """
+        response = await self._call("POST", path, [], ANSWER_SECONDS, item)
+        async with response:
+            created: Json = orjson.loads(await response.read())
+        return created
+
     async def _get(self, path: str, query: list[tuple[str, str]], seconds: float) -> aiohttp.ClientResponse:
+        return await self._call("GET", path, query, seconds)
+
+    async def _call(
+        self, method: str, path: str, query: list[tuple[str, str]], seconds: float, body: Json | None = None
+    ) -> aiohttp.ClientResponse:
         response: aiohttp.ClientResponse = await self._client.call_api(
             path,
-            "GET",
+            method,
             query_params=query,
-            header_params={"Accept": "application/json"},
+            header_params={"Accept": "application/json", "Content-Type": "application/json"},
+            body=body,
             auth_settings=["BearerToken"],
             _preload_content=False,
             _request_timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=ANSWER_SECONDS),
         )
-        if response.status != 200:
+        if response.status not in (200, 201):
             async with response:
                 raise ApiError(response.status, _message(await response.read()) or str(response.reason))
         return response

@@ -1,0 +1,100 @@
+"""ClientTrafficPolicies: what clients may say, and how much of a request the gateway holds for the router."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from extproc.config import Config
+from extproc.doctor import acceptance
+from extproc.doctor.attachments import Effective, attachments, listeners, of_listener
+from extproc.doctor.backend_policies import PIN
+from extproc.doctor.extension_policies import body_modes
+from extproc.doctor.findings import Finding, error, warning
+from extproc.doctor.inventory import Inventory, Json, Reference, at, entries, quantity, titled
+
+DEFAULT_BUFFER = 32_768
+"""Bytes that Envoy Gateway has Envoy hold of a request (ClientTrafficPolicy, connection.bufferLimit)."""
+
+LEAST_BUFFER = 1024 * 1024
+"""Bytes that hold most prompts: some 250,000 tokens."""
+
+BESIDE_BODY = 1024 * 1024
+"""Bytes of a message to the router that are not the body, and what Envoy reads ahead, generously."""
+
+
+def check(inventory: Inventory, service: Reference, config: Config | None) -> Iterator[Finding]:
+    """What is wrong at the Gateways whose routes ask this Service. `config` is the router's, if known."""
+    for gateway, listener in dict.fromkeys(_listeners(inventory, service)):
+        found = inventory.get("Gateway", gateway)
+        if found is None:
+            continue
+        effective = of_listener(inventory, found, listener)
+        where = titled(effective.policies[0]) if effective.policies else titled(found)
+        yield from acceptance.check(effective.policies)
+        yield from _stripped(effective, where)
+        yield from _buffer(effective, where, body_modes(inventory, service, found), config)
+
+
+def _listeners(inventory: Inventory, service: Reference) -> Iterator[tuple[Reference, str]]:
+    for one in attachments(inventory, service):
+        for gateway in one.gateways:
+            for name in listeners(gateway, one.route):
+                yield Reference(gateway["metadata"]["namespace"], gateway["metadata"]["name"]), name
+
+
+def _stripped(effective: Effective, where: str) -> Iterator[Finding]:
+    early = at(effective.spec, "headers", "earlyRequestHeaders")
+    removed = {str(name).lower() for name in entries(early, "remove")}
+    if PIN in removed or any(_matches(one) for one in entries(early, "removeOnMatch")):
+        return
+    yield error(
+        "pin-not-stripped",
+        where,
+        f"a client that sends {PIN} chooses its engine itself while the router is away",
+        f"set headers.earlyRequestHeaders.remove: [{PIN}] in a ClientTrafficPolicy of the Gateway",
+    )
+
+
+def _matches(matcher: Json) -> bool:
+    value = str(at(matcher, "value")).lower()
+    match at(matcher, "type"):
+        case None | "Exact":
+            return value == PIN
+        case "Prefix":
+            return PIN.startswith(value)
+        case "Suffix":
+            return PIN.endswith(value)
+        case _:  # a regular expression: taken on trust where it has the name in it
+            return PIN in value
+
+
+def _buffer(effective: Effective, where: str, modes: set[str], config: Config | None) -> Iterator[Finding]:
+    held = quantity(at(effective.spec, "connection", "bufferLimit"))
+    limit = DEFAULT_BUFFER if held is None else held
+    remedy = "set connection.bufferLimit: 8Mi in a ClientTrafficPolicy of the Gateway"
+    if limit < LEAST_BUFFER and "Buffered" in modes:
+        yield error(
+            "buffer-small",
+            where,
+            f"bodies of more than {limit} bytes are refused with 413 (Buffered)",
+            remedy,
+        )
+    elif limit < LEAST_BUFFER and "BufferedPartial" in modes:
+        yield warning(
+            "buffer-small",
+            where,
+            f"the router sees some {limit} bytes of a body, and what is longer is not tried again",
+            remedy,
+        )
+    if config is None or not {"Buffered", "BufferedPartial"} & modes:
+        return
+    # Envoy compares after it has read, which may fill the buffer once more.
+    needed = 2 * limit + BESIDE_BODY
+    if needed > config.max_message_bytes:
+        yield warning(
+            "message-limit",
+            where,
+            f"bodies may come in messages of up to {needed} bytes, of which the router takes"
+            f" {config.max_message_bytes}; such requests pass it by",
+            f"set maxMessageBytes: {needed} in the router's configuration, or lower connection.bufferLimit",
+        )
