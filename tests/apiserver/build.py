@@ -1,4 +1,6 @@
-"""Puts kube-apiserver and etcd into a directory: `python -m tests.apiserver.build DIRECTORY`.
+"""Puts kube-apiserver, etcd, kubectl and the kinds that they are to know into a directory.
+
+`python -m tests.apiserver.build DIRECTORY`.
 
 For machines that can reach no release download: Go builds them, which takes some minutes once.
 """
@@ -10,12 +12,14 @@ import sys
 from pathlib import Path
 
 from e2e.cluster import golang
+from tests.apiserver import kinds
 
 
 def main(target: Path) -> None:
-    """Leave both binaries in `target`. Raises `golang.BuildError`, which tells what Go said."""
+    """Leave everything in `target`. Raises `golang.BuildError`, which tells what Go said."""
     target.mkdir(parents=True, exist_ok=True)
-    for built in (*golang.kubernetes(["kube-apiserver"]), golang.etcd()):
+    kinds.collect(target)
+    for built in (*golang.kubernetes(["kube-apiserver", "kubectl"]), golang.etcd()):
         kept = target / built.name
         if not (kept.exists() and kept.samefile(built)):
             kept.unlink(missing_ok=True)
