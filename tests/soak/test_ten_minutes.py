@@ -9,9 +9,9 @@ from tests.envoy.client import Http, client
 from tests.envoy.conftest import Stacks
 from tests.envoy.mixed import mixed_traffic
 
-MOST_PER_REQUEST = 300.0
-"""Bytes. A grpc.aio server with a handler that does nothing grows by some 30 for each stream, and bodies of
-300 KB leave fragments; a leaked task, stream or pick would be thousands."""
+MOST_PER_REQUEST = 80.0
+"""Bytes. A grpc.aio server with a handler that does nothing grows by some 30 for each stream; a leaked task,
+stream or pick would be thousands, and a status that is never freed is 110."""
 
 
 @pytest.mark.parametrize("http", ["HTTP/1.1", "HTTP/2"])
