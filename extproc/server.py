@@ -29,8 +29,8 @@ from extproc.stream import Exchange, Overdue
 _log = structlog.get_logger(__name__)
 
 _RESET_SECONDS = 0.02
-"""How long to wait for the reset before a stream's status is sent: grpc.aio never frees the status of a stream
-that has been reset, some 110 bytes (github.com/grpc/grpc/issues/43360)."""
+"""How long to wait for a reset before a stream's status is sent: grpc.aio never frees the status of one that
+has been reset, some 110 bytes (github.com/grpc/grpc/issues/43360)."""
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
