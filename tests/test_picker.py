@@ -14,6 +14,7 @@ from extproc.config import parse
 from extproc.messages import Origin
 from extproc.metrics import Metrics
 from extproc.picker import Pick, Picker
+from extproc.pool.discovery.found import NodeCache
 from extproc.pools import Pools
 from extproc.stream import Answer, Question, Refused
 
@@ -349,6 +350,24 @@ def test_a_pool_that_left_the_configuration_takes_no_more_requests() -> None:
     assert [state.name for state in router.pools.states()] == ["llama"]
     pick.answered("10.0.2.1:80", 200)
     pick.release()
+
+
+def test_a_request_counts_by_whether_the_node_of_its_endpoint_has_the_weights() -> None:
+    router = Router("pools: [{name: a, strategy: RANDOM, endpoints: {static: ['10.0.0.1:80']}}]")
+    pool = router.picker.targets[0].pool
+    said: list[tuple[str, dict[str, NodeCache]]] = [
+        ("unknown", {}),
+        ("cold", {"10.0.0.1:80": "cold"}),
+        ("warm", {"10.0.0.1:80": "warm"}),
+        ("unknown", {"10.0.0.9:80": "warm"}),
+    ]
+    for word, caches in said:
+        labels = {"pool": "a", "strategy": "RANDOM", "reason": "random", "node_cache": word}
+        before = router.count("extproc_requests_total", **labels)
+        pool.set_endpoints(["10.0.0.1:80"], router.clock(), caches)
+        router.pin(chat("x"))
+        assert router.count("extproc_requests_total", **labels) == before + 1
+        assert next(router.pools.states()).node_caches == caches
 
 
 def test_a_compressed_body_is_keyed_like_the_same_body_in_the_clear() -> None:
