@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from extproc.config import Config
@@ -36,6 +36,8 @@ class Evidence(NamedTuple):
     """What of `access.needed` the ServiceAccount may do, as far as that could be asked."""
     troubles: tuple[Finding, ...] = ()
     """What could not be read, and what is wrong with the configuration."""
+    unread: frozenset[str] = frozenset()
+    """Kinds of which not everything could be read: what needs them is not checked."""
 
 
 def attached(evidence: Evidence) -> list[str]:
@@ -47,34 +49,36 @@ def attached(evidence: Evidence) -> list[str]:
 
 def diagnose(evidence: Evidence) -> list[Finding]:
     """Everything that is wrong, each thing once, the worst first."""
-    inventory, service, config = evidence.inventory, evidence.service, evidence.config
-    found = [
-        *evidence.troubles,
-        *router_service.check(inventory, service, _ports(evidence)),
-        *([] if config is None else _access(evidence, config)),
-        *extension_policies.check(inventory, service, config),
-        *backend_policies.check(inventory, service),
-        *client_policies.check(inventory, service, config),
-        *inference_pools.check(inventory, service),
-        *([] if config is None else pools.check(inventory, service, config)),
-    ]
-    named = attaching(inventory, service) or inference_pools.naming(inventory, service)
-    if not named:
-        found.append(
-            warning(
-                "not-attached",
-                f"Service {service}",
-                "no EnvoyExtensionPolicy and no InferencePool names it",
-                "attach it, see docs/attach-envoy-gateway.md; an Envoy with a configuration of its own cannot"
-                " be seen from here",
-            )
-        )
+    inventory, service = evidence.inventory, evidence.service
+    found = list(evidence.troubles)
+    for kinds, check in _CHECKS:
+        if not kinds & evidence.unread:
+            found += check(evidence)
+    if not {"EnvoyExtensionPolicy", "InferencePool"} & evidence.unread:
+        found += _attached_at_all(inventory, service)
     return sorted(dict.fromkeys(found), key=lambda one: one.severity is not Severity.ERROR)
 
 
-def _access(evidence: Evidence, config: Config) -> Iterator[Finding]:
-    rights = access.needed(config, evidence.service.namespace)
-    return access.check(rights, evidence.allowed, evidence.account)
+def _attached_at_all(inventory: Inventory, service: Reference) -> Iterator[Finding]:
+    if not (attaching(inventory, service) or inference_pools.naming(inventory, service)):
+        yield warning(
+            "not-attached",
+            f"Service {service}",
+            "no EnvoyExtensionPolicy and no InferencePool names it",
+            "attach it, see docs/attach-envoy-gateway.md; an Envoy with a configuration of its own cannot"
+            " be seen from here",
+        )
+
+
+def _access(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.config is not None:
+        rights = access.needed(evidence.config, evidence.service.namespace)
+        yield from access.check(rights, evidence.allowed, evidence.account)
+
+
+def _pools(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.config is not None:
+        yield from pools.check(evidence.inventory, evidence.service, evidence.config)
 
 
 def _ports(evidence: Evidence) -> frozenset[int]:
@@ -85,3 +89,32 @@ def _ports(evidence: Evidence) -> frozenset[int]:
         for pool in inference_pools.naming(evidence.inventory, evidence.service)
     }
     return frozenset(port for port in by_routes | by_pools if port is not None)
+
+
+_ATTACHMENT = frozenset({"EnvoyExtensionPolicy", "HTTPRoute", "GRPCRoute", "Gateway"})
+
+_CHECKS: tuple[tuple[frozenset[str], Callable[[Evidence], Iterable[Finding]]], ...] = (
+    (
+        frozenset({"Service", "EndpointSlice"}),
+        lambda one: router_service.check(one.inventory, one.service, _ports(one)),
+    ),
+    (frozenset(), _access),
+    (
+        _ATTACHMENT | {"Service", "ReferenceGrant"},
+        lambda one: extension_policies.check(one.inventory, one.service, one.config),
+    ),
+    (
+        _ATTACHMENT | {"BackendTrafficPolicy"},
+        lambda one: backend_policies.check(one.inventory, one.service),
+    ),
+    (
+        _ATTACHMENT | {"ClientTrafficPolicy"},
+        lambda one: client_policies.check(one.inventory, one.service, one.config),
+    ),
+    (
+        frozenset({"InferencePool", "Service", "Pod"}),
+        lambda one: inference_pools.check(one.inventory, one.service),
+    ),
+    (_ATTACHMENT | {"InferencePool", "Service", "EndpointSlice", "Pod"}, _pools),
+)
+"""Which kinds each check needs, and the check."""

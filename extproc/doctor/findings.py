@@ -10,7 +10,8 @@ class Severity(StrEnum):
     """How bad it is."""
 
     ERROR = "error"
-    """Requests are refused, or not routed by the router, or a client can do what it must not."""
+    """Requests are refused, or not routed by the router, or a client can do what it must not; or it cannot be
+    told whether they are."""
     WARNING = "warning"
     """It works, and will not in a busy minute, when something fails, or as well as it could."""
 

@@ -73,6 +73,7 @@ async def read(cluster: Cluster, asked: Asked) -> Evidence:
         Inventory(objects, selected),
         allowed,
         tuple(reading.troubles),
+        frozenset(reading.unread),
     )
 
 
@@ -87,6 +88,7 @@ class _Reading:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.troubles: list[Finding] = []
+        self.unread: set[str] = set()
 
     async def objects(
         self, kind: str, resource: Resource, namespace: str = "", selector: str = "", name: str = ""
@@ -99,6 +101,7 @@ class _Reading:
             found, _ = await self._cluster.objects(listing)
         except ApiError as refusal:
             if refusal.status == FORBIDDEN:
+                self.unread.add(kind)
                 self._forbidden(f"list {resource.plural}", namespace)
             elif refusal.status != NOT_FOUND:
                 raise
@@ -119,9 +122,8 @@ class _Reading:
     async def configuration(self, namespace: str, name: str, key: str) -> Config | None:
         """The router's settings; None if they cannot be had, which is a finding."""
         where = f"ConfigMap {namespace}/{name}"
-        known = len(self.troubles)
         found = await self.objects("ConfigMap", CONFIG_MAPS, namespace, name=name)
-        if len(self.troubles) > known:
+        if "ConfigMap" in self.unread:
             return None
         text = at(found[0], "data", key) if found else None
         if text is None:
@@ -197,7 +199,7 @@ class _Reading:
     def _forbidden(self, what: str, namespace: str) -> None:
         where = f" in namespace {namespace}" if namespace else ""
         self.troubles.append(
-            warning(
+            error(
                 "cannot-look",
                 "extproc doctor",
                 f"may not {what}{where}: what depends on it is not checked",

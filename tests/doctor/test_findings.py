@@ -441,6 +441,18 @@ def test_without_the_router_s_configuration_the_rest_is_looked_at(scene: Scene) 
     assert names(scene) == ["fail-closed"]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *POLICIES,
+        *("HTTPRoute", "GRPCRoute", "Gateway", "ReferenceGrant", "Service", "EndpointSlice", "InferencePool"),
+    ],
+)
+def test_nothing_is_concluded_from_what_could_not_be_read(scene: Scene, kind: str) -> None:
+    scene.objects = [one for one in scene.objects if one["kind"] != kind]
+    assert diagnose(scene.evidence()._replace(unread=frozenset({kind}))) == []
+
+
 # Other attachments
 
 
