@@ -35,8 +35,9 @@ def pod() -> dict[str, Any]:
     return spec
 
 
-def test_the_image_is_of_this_version() -> None:
-    (kustomization,) = read(ROUTER / "kustomization.yaml")
+@pytest.mark.parametrize("directory", [ROUTER, MANIFESTS / "doctor"], ids=["router", "doctor"])
+def test_the_image_is_of_this_version(directory: Path) -> None:
+    (kustomization,) = read(directory / "kustomization.yaml")
     assert kustomization["images"] == [{"name": "warmroute/extproc", "newTag": __version__}]
 
 
