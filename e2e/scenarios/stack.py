@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -41,24 +42,38 @@ def objects() -> list[Json]:
     return made
 
 
-def configuration(made: Sequence[Json]) -> Json:
-    """The router's configuration among these objects, to be read or copied."""
+def written(made: Sequence[Json]) -> str:
+    """The text of the router's configuration among these objects."""
     (one,) = (one for one in made if one["kind"] == "ConfigMap" and one["metadata"]["name"] == "extproc")
-    parsed: Json = yaml.safe_load(one["data"]["extproc.yaml"])
+    return str(one["data"]["extproc.yaml"])
+
+
+def configuration(made: Sequence[Json]) -> Json:
+    """The same, parsed anew: it may be changed."""
+    parsed: Json = yaml.safe_load(written(made))
     return parsed
 
 
 async def configure(text: str) -> None:
-    """Write the router's configuration file, and have the kubelets bring it now rather than in a minute."""
+    """Write the router's configuration, and wait until every replica has it in its file.
+
+    A kubelet brings a changed ConfigMap when it next looks at the pod; here that is hastened.
+    """
     patch = json.dumps({"data": {"extproc.yaml": text}})
-    await kubectl(
-        "patch", "configmap", "extproc", f"--namespace={ROUTER}", "--type=merge", f"--patch={patch}"
-    )
-    # A pod that changes is synchronised at once, its volumes with it.
-    stamp = f"warmroute.dev/configured={abs(hash(text))}"
-    await kubectl(
-        *("annotate", "pods", f"--namespace={ROUTER}", f"--selector={LABEL[ROUTER]}", "--overwrite", stamp)
-    )
+    await kubectl("patch", "configmap/extproc", f"--namespace={ROUTER}", f"--patch={patch}")
+    stamp = f"warmroute.dev/configured={hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    selected = (f"--namespace={ROUTER}", f"--selector={LABEL[ROUTER]}")
+    await kubectl("annotate", "pods", *selected, "--overwrite", stamp)
+
+    async def brought() -> bool:
+        return all([await _file(pod["metadata"]["name"]) == text for pod in await pods(ROUTER)])
+
+    await eventually(brought, "the kubelet has brought the configuration", 90)
+
+
+async def _file(pod: str) -> str:
+    read = "import sys; sys.stdout.write(open('/etc/extproc/extproc.yaml').read())"
+    return await kubectl("exec", pod, f"--namespace={ROUTER}", "--", "python3", "-c", read)
 
 
 async def settle(made: Sequence[Json]) -> None:
@@ -66,6 +81,7 @@ async def settle(made: Sequence[Json]) -> None:
     await asyncio.to_thread(kind.apply, made)
     for namespace, deployment in ((ENGINES, "llm"), (ROUTER, "extproc")):
         await rolled_out(namespace, deployment)
+    await configure(written(made))
     await eventually(accepted, "the gateway has taken the route and the policies", 90)
 
 

@@ -10,7 +10,7 @@ RUN apt-get update \
       e2fsprogs \
       bash ca-certificates curl jq procps \
       runc containernetworking-plugins \
-    && rm -rf /var/lib/apt/lists/*
+    && apt-get clean && rm -rf /var/lib/apt/lists/*
 COPY kind/ /
 COPY bin/ /usr/local/bin/
 COPY containerd.conf /etc/systemd/system/containerd.service.d/10-nested.conf
