@@ -14,7 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache as once
 from pathlib import Path
@@ -77,47 +78,40 @@ KUBERNETES = (
 def program(wanted: Program) -> Path:
     """The binary, built by `go install` if it is not there. Raises `BuildError`."""
     binary = _place(wanted.name, wanted.version)
-    with cache.alone(f"go-{wanted.name}"):
-        if not binary.exists():
-            with _made(binary) as directory:
-                tags = ["-tags", ",".join(wanted.tags)] if wanted.tags else []
-                _go(
-                    ["install", *_FLAGS, "-ldflags", "-s -w", *tags, f"{wanted.package}@{wanted.version}"],
-                    GOBIN=str(directory),
-                )
+    with _lacking(binary) as directory:
+        if directory:
+            tags = ["-tags", ",".join(wanted.tags)] if wanted.tags else []
+            _go(
+                ["install", *_FLAGS, "-ldflags", "-s -w", *tags, f"{wanted.package}@{wanted.version}"],
+                GOBIN=str(directory),
+            )
     return binary
 
 
 def etcd() -> Path:
     """etcd. Its module replaces others by paths, which `go install` refuses. Raises `BuildError`."""
     binary = _place("etcd", versions.ETCD)
-    with cache.alone("go-etcd"):
-        if not binary.exists():
-            with _made(binary) as directory:
-                _go(["mod", "init", "build"], cwd=directory)
-                (directory / "main.go").write_text(
-                    'package main\n\nimport (\n\t"os"\n\n\t"go.etcd.io/etcd/server/v3/etcdmain"\n)\n\n'
-                    "func main() { etcdmain.Main(os.Args) }\n"
-                )
-                _go(["get", f"go.etcd.io/etcd/server/v3@{versions.ETCD}"], cwd=directory)
-                _go(["mod", "tidy"], cwd=directory)
-                _build(directory, directory / "etcd", ".")
+    with _lacking(binary) as directory:
+        if directory:
+            _go(["mod", "init", "build"], cwd=directory)
+            (directory / "main.go").write_text(
+                'package main\n\nimport (\n\t"os"\n\n\t"go.etcd.io/etcd/server/v3/etcdmain"\n)\n\n'
+                "func main() { etcdmain.Main(os.Args) }\n"
+            )
+            _go(["get", f"go.etcd.io/etcd/server/v3@{versions.ETCD}"], cwd=directory)
+            _go(["mod", "tidy"], cwd=directory)
+            _build(directory, directory / "etcd", ".")
     return binary
 
 
 def kubernetes(names: Sequence[str] = KUBERNETES) -> list[Path]:
     """These binaries of Kubernetes, in this order. Raises `BuildError`."""
     binaries = [_place(name, versions.KUBERNETES) for name in names]
-    with cache.alone("go-kubernetes"):
-        lacking = [binary for binary in binaries if not binary.exists()]
-        if lacking:
-            with tempfile.TemporaryDirectory(dir=_scratch()) as directory:
-                module = Path(directory)
-                _kubernetes_module(module)
-                for binary in lacking:
-                    built = module / binary.name
-                    _build(module, built, f"k8s.io/kubernetes/cmd/{binary.name}", _kubernetes_version())
-                    _keep(built, binary)
+    for binary in binaries:
+        with _lacking(binary) as directory:
+            if directory:
+                package = f"k8s.io/kubernetes/cmd/{binary.name}"
+                _build(_kubernetes_module(), directory / binary.name, package, _kubernetes_version())
     return binaries
 
 
@@ -125,10 +119,9 @@ def hold() -> Path:
     """The program of images/hold, which is of this project. Raises `BuildError`."""
     key = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(HOLD.iterdir()))).hexdigest()[:16]
     binary = _place("hold", key)
-    with cache.alone("go-hold"):
-        if not binary.exists():
-            with _made(binary) as directory:
-                _go(["build", *_FLAGS, "-ldflags", "-s -w", "-o", str(directory / "hold"), "."], cwd=HOLD)
+    with _lacking(binary) as directory:
+        if directory:
+            _build(HOLD, directory / "hold", ".")
     return binary
 
 
@@ -153,46 +146,51 @@ def _scratch() -> Path:
     return directory
 
 
-class _made:  # noqa: N801  read as a word
-    """A directory to build `binary` in; what it holds under the binary's name is kept."""
+@contextmanager
+def _lacking(binary: Path) -> Iterator[Path | None]:
+    """A directory to build `binary` in under its own name, from where it is kept; None if it is there.
 
-    def __init__(self, binary: Path) -> None:
-        self._binary = binary
-        self._directory = tempfile.TemporaryDirectory(dir=_scratch())
-
-    def __enter__(self) -> Path:
-        return Path(self._directory.__enter__())
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            _keep(Path(self._directory.name, self._binary.name), self._binary)
-        self._directory.cleanup()
-
-
-def _keep(built: Path, binary: Path) -> None:
-    binary.parent.mkdir(parents=True, exist_ok=True)
-    built.replace(binary)
+    Of several processes that want it one builds it.
+    """
+    if binary.exists():
+        yield None
+        return
+    with cache.alone(f"go-{binary.name}"):
+        if binary.exists():
+            yield None
+            return
+        with tempfile.TemporaryDirectory(dir=_scratch()) as directory:
+            yield Path(directory)
+            binary.parent.mkdir(parents=True, exist_ok=True)
+            Path(directory, binary.name).replace(binary)
 
 
-def _kubernetes_module(module: Path) -> None:
-    """A module that depends on Kubernetes. The parts of that are modules of their own, replaced there by
-    paths, which a module outside cannot use."""
-    downloaded = _downloaded("k8s.io/kubernetes", versions.KUBERNETES)
-    theirs = Path(downloaded["GoMod"]).read_text()
-    parts = sorted(set(re.findall(r"^\s+(k8s\.io/\S+) => \./staging", theirs, re.M)))
-    version = "v0" + versions.KUBERNETES.removeprefix("v1")
-    go = re.search(r"^go (\S+)$", theirs, re.M)
-    assert go is not None
-    (module / "go.mod").write_text(
-        f"module build\n\ngo {go[1]}\n\nrequire k8s.io/kubernetes {versions.KUBERNETES}\n\nreplace (\n"
-        + "".join(f"\t{part} => {part} {version}\n" for part in parts)
-        + ")\n"
-    )
-    imports = "".join(f'\t_ "k8s.io/kubernetes/cmd/{name}/app"\n' for name in KUBERNETES if name != "kubectl")
-    (module / "main.go").write_text(
-        f'package main\n\nimport (\n{imports}\t_ "k8s.io/kubectl/pkg/cmd"\n)\n\nfunc main() {{}}\n'
-    )
-    _go(["mod", "tidy"], cwd=module)
+def _kubernetes_module() -> Path:
+    """The directory of a module that depends on Kubernetes. The parts of that are modules of their own,
+    replaced there by paths, which a module outside cannot use."""
+    module = cache.root() / "go" / f"kubernetes@{versions.KUBERNETES}"
+    with cache.alone("go-kubernetes"):
+        if module.exists():
+            return module
+        theirs = Path(_downloaded("k8s.io/kubernetes", versions.KUBERNETES)["GoMod"]).read_text()
+        parts = sorted(set(re.findall(r"^\s+(k8s\.io/\S+) => \./staging", theirs, re.M)))
+        version = "v0" + versions.KUBERNETES.removeprefix("v1")
+        go = re.search(r"^go (\S+)$", theirs, re.M)
+        assert go is not None
+        apps = [f"k8s.io/kubernetes/cmd/{name}/app" for name in KUBERNETES if name != "kubectl"]
+        imports = "".join(f'\t_ "{package}"\n' for package in (*apps, "k8s.io/kubectl/pkg/cmd"))
+        with tempfile.TemporaryDirectory(dir=_scratch()) as directory:
+            made = Path(directory, "module")
+            made.mkdir()
+            replaced = "".join(f"\t{part} => {part} {version}\n" for part in parts)
+            (made / "go.mod").write_text(
+                f"module build\n\ngo {go[1]}\n\nrequire k8s.io/kubernetes {versions.KUBERNETES}\n\n"
+                f"replace (\n{replaced})\n"
+            )
+            (made / "main.go").write_text(f"package main\n\nimport (\n{imports})\n\nfunc main() {{}}\n")
+            _go(["mod", "tidy"], cwd=made)
+            made.replace(module)
+    return module
 
 
 def _kubernetes_version() -> str:
