@@ -95,8 +95,8 @@ class Server:
                 ("grpc.max_receive_message_length", self._max_message_bytes),
                 # Two processes on one port would each get whole Envoy connections, not half of the requests.
                 ("grpc.so_reuseport", 0),
-                # Bodies come in a few large frames. Measured with 400 KB bodies: a fifth less time and CPU. What
-                # waits unread of one stream is 2 MiB at most.
+                # Bodies come in a few large frames. Measured with 400 KB bodies: a fifth less time and CPU.
+                # Of one stream 2 MiB may wait unread.
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.lookahead_bytes", 2 << 20),
                 ("grpc.http2.max_frame_size", 1 << 20),

@@ -24,7 +24,7 @@ from tests.envoy.load import (
     prompt,
     reload_again_and_again,
     restart_engines,
-    restart_router,
+    restart_routers,
     stream,
 )
 from tests.envoy.process import eventually
@@ -105,11 +105,15 @@ async def test_an_endpoint_that_is_back_is_used_again(stacks: Stacks) -> None:
 
 
 @CROSSED
-async def test_a_router_killed_and_restarted_under_load_fails_no_request(
-    stacks: Stacks, exchange: Exchange, http: Http
+@pytest.mark.parametrize("routers", [1, 2])
+async def test_routers_killed_and_restarted_under_load_fail_no_request(
+    stacks: Stacks, exchange: Exchange, http: Http, routers: int
 ) -> None:
-    async with stacks(exchange, settings=SETTINGS) as stack, client(stack.url, http) as gateway:
-        await restart_router(stack, gateway, times=2)
+    async with (
+        stacks(exchange, routers=routers, settings=SETTINGS) as stack,
+        client(stack.url, http) as gateway,
+    ):
+        await restart_routers(stack, gateway, times=2)
 
 
 async def test_engines_restarted_under_load_cost_only_the_replies_they_had_begun(stacks: Stacks) -> None:

@@ -18,7 +18,7 @@ from tests.envoy.load import (
     many_names,
     reload_again_and_again,
     restart_engines,
-    restart_router,
+    restart_routers,
 )
 
 CROSSED = pytest.mark.parametrize(
@@ -50,11 +50,15 @@ async def test_ten_thousand_clients_that_leave_leave_nothing_behind(
 
 
 @CROSSED
-async def test_two_hundred_restarts_of_the_router_lose_no_request(
-    stacks: Stacks, exchange: Exchange, http: Http
+@pytest.mark.parametrize("routers", [1, 2])
+async def test_a_hundred_restarts_of_each_set_of_routers_lose_no_request(
+    stacks: Stacks, exchange: Exchange, http: Http, routers: int
 ) -> None:
-    async with stacks(exchange, settings=SETTINGS) as stack, client(stack.url, http) as gateway:
-        await restart_router(stack, gateway, times=100)
+    async with (
+        stacks(exchange, routers=routers, settings=SETTINGS) as stack,
+        client(stack.url, http) as gateway,
+    ):
+        await restart_routers(stack, gateway, times=100)
 
 
 async def test_fifty_restarts_of_engines_cost_only_the_replies_they_had_begun(stacks: Stacks) -> None:
