@@ -109,10 +109,11 @@ def cut_everywhere(
             for _ in range(cuts)
         ]
         for number, moment in enumerate([*chosen, last]):
-            image = directory / "cut.img"
+            image = directory / f"cut{number}.img"
             log.cut(moment, image, chance)
             with loop(image) as device, mounted(device, directory / f"cut{number}") as point:
                 seen.add(check(point / "root", origin, model, must_be_ready(moments, moment)))
+            image.unlink()
     return seen
 
 
