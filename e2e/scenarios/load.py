@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -16,7 +16,6 @@ import aiohttp
 
 from tests.envoy.process import eventually
 
-CHAT = "/v1/chat/completions"
 PATIENCE = 30.0
 """Seconds after which a request has failed."""
 MOST_REQUESTS = 20_000
@@ -59,13 +58,13 @@ def document(number: int, characters: int = 4000) -> str:
     return f"{number} " + " ".join(draw.choices(words, k=characters // 6))
 
 
-def body(conversation: int, turn: int, **fields: object) -> dict[str, object]:
+def body(conversation: int, turn: int) -> dict[str, object]:
     """One turn: the same document, another question."""
     messages = [
         {"role": "system", "content": document(conversation)},
         {"role": "user", "content": f"question {turn}"},
     ]
-    return {"model": "simulated", "messages": messages, "max_tokens": 8, "ignore_eos": True, **fields}
+    return {"model": "simulated", "messages": messages, "max_tokens": 8, "ignore_eos": True}
 
 
 class Client:
@@ -75,13 +74,15 @@ class Client:
         self._session = session
         self._address = address
 
-    async def ask(self, conversation: int, turn: int = 0, path: str = CHAT, **fields: object) -> Outcome:
+    async def ask(
+        self, conversation: int, turn: int = 0, headers: Mapping[str, str] | None = None
+    ) -> Outcome:
         """One request, whatever becomes of it."""
         loop = asyncio.get_running_loop()
         outcome = Outcome(conversation, loop.time())
         try:
             async with self._session.post(
-                f"http://{self._address}{path}", json=body(conversation, turn, **fields)
+                f"http://{self._address}/v1/chat/completions", json=body(conversation, turn), headers=headers
             ) as reply:
                 outcome.status = reply.status
                 outcome.engine = reply.headers.get("x-simulated-engine", "")

@@ -85,14 +85,14 @@ async def settle(made: Sequence[Json]) -> None:
     await eventually(accepted, "the gateway has taken the route and the policies", 90)
 
 
-async def rolled_out(namespace: str, deployment: str) -> None:
-    """Wait until all pods of a Deployment are its newest and ready, and no other is left."""
+async def rolled_out(namespace: str, deployment: str, label: str | None = None) -> None:
+    """Wait until all pods of a Deployment are its newest and ready, and no other with its label is left."""
     name = f"deployment/{deployment}"
     await kubectl("rollout", "status", name, f"--namespace={namespace}", "--timeout=120s")
     wanted = int(await kubectl("get", name, f"--namespace={namespace}", "--output=jsonpath={.spec.replicas}"))
 
     async def alone() -> bool:
-        return len(await pods(namespace)) == wanted
+        return len(await pods(namespace, label)) == wanted
 
     await eventually(alone, f"{namespace} has {wanted} pods", 60)
 
@@ -167,10 +167,54 @@ def _in_force(one: Json) -> bool:
     )
 
 
-def changed(made: Sequence[Json], kind_: str, name: str, **fields: Any) -> list[Json]:
-    """These objects, one of them with other fields in its `spec`."""
-    copied = copy.deepcopy(list(made))
-    for one in copied:
-        if one["kind"] == kind_ and one["metadata"]["name"] == name:
-            one["spec"] |= fields
-    return copied
+def second_model(made: Sequence[Json]) -> list[Json]:
+    """All of it, and beside it a second model: engines, Service, route and pool named `llm-b`.
+
+    Its route takes the requests with the header `x-model: b`; the policies are attached to both.
+    """
+    both = copy.deepcopy(list(made))
+    for one in made:
+        kind_, name = one["kind"], one["metadata"]["name"]
+        if (kind_, name) in (("Deployment", "llm"), ("Service", "llm"), ("HTTPRoute", "llm")):
+            both.append(_second(one))
+    for one in both:
+        if one["kind"] in ("EnvoyExtensionPolicy", "BackendTrafficPolicy"):
+            (route,) = one["spec"]["targetRefs"]
+            one["spec"]["targetRefs"] = [route, route | {"name": "llm-b"}]
+        if one["kind"] == "ConfigMap" and one["metadata"]["name"] == "extproc":
+            parsed = configuration(made)
+            (pool,) = parsed["pools"]
+            parsed["pools"] = [_pool(pool, "llm"), _pool(pool, "llm-b")]
+            one["data"]["extproc.yaml"] = yaml.safe_dump(parsed)
+    return both
+
+
+def _second(one: Json) -> Json:
+    other = copy.deepcopy(one)
+    other["metadata"]["name"] = "llm-b"
+    spec = other["spec"]
+    if other["kind"] == "HTTPRoute":
+        (rule,) = spec["rules"]
+        rule["matches"] = [{"headers": [{"name": "x-model", "value": "b"}]}]
+        rule["backendRefs"] = [{"name": "llm-b", "port": 8000}]
+    elif other["kind"] == "Service":
+        spec["selector"] = {"app": "llm-b"}
+    else:
+        labels = {"app": "llm-b"}
+        spec["replicas"], spec["selector"] = 2, {"matchLabels": labels}
+        spec["template"]["metadata"]["labels"] = labels
+    return other
+
+
+def _pool(pool: Json, name: str) -> Json:
+    """A pool for the route of this name. Envoy Gateway calls it httproute/NAMESPACE/NAME/rule/..."""
+    endpoints = copy.deepcopy(pool["endpoints"])
+    endpoints["service"]["name"] = name
+    return {**pool, "name": name, "match": {"route": f"httproute/llm/{name}/*"}, "endpoints": endpoints}
+
+
+async def remove(objects_: Sequence[Json], kept: Sequence[Json]) -> None:
+    """Delete those of the objects that are not among the kept ones."""
+    names = {(one["kind"], one["metadata"]["name"]) for one in kept}
+    going = [one for one in objects_ if (one["kind"], one["metadata"]["name"]) not in names]
+    await kubectl("delete", "--wait", "--ignore-not-found", "--filename=-", stdin=yaml.safe_dump_all(going))

@@ -96,6 +96,42 @@ async def test_a_wrong_configuration_changes_nothing_and_is_said_until_it_is_rev
     pinned(outcomes)
 
 
+async def test_two_models_behind_two_routes_have_a_pool_each_and_keep_to_it(
+    gateway: Client, made: list[stack.Json]
+) -> None:
+    both = stack.second_model(made)
+    try:
+        await stack.settle(both)
+        await stack.rolled_out(stack.ENGINES, "llm-b", "app=llm-b")
+        engines = {
+            model: {f"{pod['status']['podIP']}:8000" for pod in await stack.pods(stack.ENGINES, label)}
+            for model, label in (("a", "app=llm"), ("b", "app=llm-b"))
+        }
+        assert [len(engines["a"]), len(engines["b"])] == [3, 2]
+
+        async def pins_both() -> bool:
+            replies = [await gateway.ask(300, headers={"x-model": model}) for model in engines]
+            return all(
+                one.pinned and one.engine in engines[model]
+                for model, one in zip(engines, replies, strict=True)
+            )
+
+        await eventually(pins_both, "both routes are pinned", 60)
+        for model, its in engines.items():
+            outcomes = [
+                await gateway.ask(number, turn, {"x-model": model})
+                for turn in range(3)
+                for number in range(310, 320)
+            ]
+            all_served(outcomes)
+            pinned(outcomes)
+            met = engines_by_conversation(outcomes)
+            assert all(len(engines) == 1 for engines in met.values()), met
+            assert set.union(*met.values()) == its
+    finally:
+        await stack.remove(both, made)
+
+
 async def test_changes_are_counted_as_such() -> None:
     """What every scenario relies on to look away for a moment, and for no longer."""
     changes = Changes(settle=0.0)
