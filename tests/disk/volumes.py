@@ -51,8 +51,7 @@ def loop(image: Path) -> Iterator[str]:
         yield device
     finally:
         command("losetup", "--detach", device)
-        # A container that starts meanwhile has the mount too for a moment, and so the device stays busy, writing
-        # to the image yet.
+        # A container that starts meanwhile has the mount too for a moment, and the device still writes then.
         attached = Path("/sys/block", Path(device).name, "loop")
         wait_until(lambda: not attached.exists(), within_s=60)
 
