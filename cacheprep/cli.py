@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
+GARBAGE = 50_000
+"""Objects that may be made before garbage is looked for."""
+
 
 def main() -> None:
     """Run the command line of this process; ends it with a documented exit code."""
@@ -21,6 +24,11 @@ def main() -> None:
             sys.stdout.flush()
             # There is nothing to clean up, and cleaning up takes a while.
             os._exit(0)
+    import gc
+
+    # What modules and SDKs make when they load stays; looking for garbage in it takes much of a short one.
+    gc.set_threshold(GARBAGE)
+
     from cacheprep.commands import cacheprep
 
     cacheprep(arguments, prog_name="cacheprep")

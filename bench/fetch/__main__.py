@@ -30,6 +30,10 @@ from tests.sources.servers import nginx, versitygw
 OUT = Path("build/bench/fetch.json")
 MIB = 1 << 20
 BUCKET = "weights"
+SETTLE_S = 5.0
+"""Between deleting what the last tool left and the next one. Where a hypervisor takes back memory that is
+free (free page reporting, every two seconds), memory that was freed just now costs less to write to, and who
+starts soonest would get it."""
 LARGE_FILES = 4
 SMALL_BYTES = 1 << 20
 AIMS = {"s3": 0.8, "hub": 0.8, "files": 0.0}
@@ -66,6 +70,7 @@ def fetch(tool: Tool, to: Path, log: Path) -> tuple[Ran, Ran]:
     """A tool's run with what the disk still takes, and that of a sha256sum over what it left."""
     shutil.rmtree(to, ignore_errors=True)
     subprocess.run(["sync", "-f", to.parent], check=True)
+    time.sleep(SETTLE_S)
     ran = run(tool.command, tool.environment, log)
     began = time.perf_counter()
     subprocess.run(["sync", "-f", to], check=True)
