@@ -227,21 +227,23 @@ async def test_the_router_s_own_account_may_do_what_it_uses_and_no_more(
 
 
 def test_the_router_s_own_account_can_ask_for_itself(
-    server: ApiServer, attached: Kubectl, doctor: Doctor
+    server: ApiServer, attached: Kubectl, doctor: Doctor, tmp_path: Path
 ) -> None:
     """In the router's pod nothing but its own rights can be looked at; they can without a right to ask."""
-    token = asyncio.run(_token(server, "extproc"))
+    own = _as(server, "extproc", tmp_path)
     role = [{"op": "replace", "path": "/rules/0/verbs", "value": ["list"]}]
     file = ROOT / "manifests" / "base" / "router" / "extproc.yaml"
     with changed(attached, "role", "llm", role):
-        _, said = doctor("--config", str(file), kubeconfig=server.kubeconfig(token))
+        _, said = doctor("--config", str(file), kubeconfig=own)
     assert "not-allowed" in names(said)
     assert not any("subjectaccessreviews" in finding["what"] for finding in said["findings"])
 
 
-def test_the_rights_of_manifests_doctor_suffice(server: ApiServer, attached: Kubectl, doctor: Doctor) -> None:
+def test_the_rights_of_manifests_doctor_suffice(
+    server: ApiServer, attached: Kubectl, doctor: Doctor, tmp_path: Path
+) -> None:
     attached("apply", "-k", str(ROOT / "manifests" / "doctor"))
-    code, said = doctor(kubeconfig=server.kubeconfig(asyncio.run(_token(server, "extproc-doctor"))))
+    code, said = doctor(kubeconfig=_as(server, "extproc-doctor", tmp_path))
     assert (code, said["findings"]) == (0, [])
 
 
@@ -261,13 +263,20 @@ def test_an_api_server_that_does_not_answer_is_exit_code_2(
     assert "127.0.0.1:1" in result.stderr
 
 
-async def _token(server: ApiServer, account: str) -> str:
-    async with cluster.admin(server) as client:
-        made = await api.CoreV1Api(client).create_namespaced_service_account_token(
-            account, "warmroute", {"spec": {"audiences": ["https://test"]}}
-        )
-    token: str = made.status.token
-    return token
+def _as(server: ApiServer, account: str, directory: Path) -> Path:
+    """A kubeconfig for a ServiceAccount of the router's namespace."""
+
+    async def token() -> str:
+        async with cluster.admin(server) as client:
+            made = await api.CoreV1Api(client).create_namespaced_service_account_token(
+                account, "warmroute", {"spec": {"audiences": ["https://test"]}}
+            )
+        issued: str = made.status.token
+        return issued
+
+    path = directory / account
+    path.write_text(server.kubeconfig(PICKER).read_text().replace(PICKER, asyncio.run(token())))
+    return path
 
 
 @contextmanager
