@@ -133,6 +133,9 @@ def _stage(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True)
+        # Modules' directories are read-only, and could neither be removed nor be such in an image.
+        for directory in (target, *(one for one in target.rglob("*") if one.is_dir())):
+            directory.chmod(0o755)
     else:
         shutil.copy2(source, target)
 
