@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SECONDS ?= 60
 export KUBEBUILDER_ASSETS ?= $(HOME)/.cache/warmroute/kubebuilder
 
-.PHONY: help install demo test test-apiserver test-disk soak soak-store fuzz lint fmt proto bench bench-routing lock clean images e2e e2e-up e2e-down
+.PHONY: help install demo test test-apiserver test-disk soak soak-store fuzz lint fmt proto crds bench bench-routing lock clean images e2e e2e-up e2e-down
 
 help:  ## List the targets.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ fmt: $(STAMP)  ## Format and apply the safe fixes.
 
 proto: $(STAMP)  ## Generate the modules of the messages between replicas.
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. extproc/sharing/picks.proto
+
+crds: $(STAMP)  ## Generate the CustomResourceDefinitions in manifests/operator/crds.
+	$(BIN)/python -m cacheprep.api
 
 images: $(STAMP)  ## The images of the router and of the cache warmer. Needs Docker, or root to start it.
 	$(BIN)/python -m images.build --revision "$$(git rev-parse HEAD 2>/dev/null)"

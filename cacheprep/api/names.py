@@ -1,0 +1,53 @@
+"""Names that the operator writes into a cluster: labels, annotations, its finalizer. Pure."""
+
+from __future__ import annotations
+
+GROUP = "warmroute.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+MANAGER = f"{GROUP}/cacheprep"
+"""Value of `endpointslice.kubernetes.io/managed-by` on slices of ours; by it the router knows them."""
+FIELD_MANAGER = "warmroute-cacheprep"
+"""Of server-side apply."""
+FINALIZER = f"{GROUP}/cache-cleanup"
+"""The one finalizer: on InferenceEndpointConfig and JumpStartModel, until nothing of them is left."""
+
+WEIGHTS_READY = f"{GROUP}/weights-cache-ready."
+"""Node label, followed by the uid of a ModelDataCacheConfig: its weights are verified on this node."""
+IMAGE_READY = f"{GROUP}/image-cache-ready."
+"""Node label, followed by the uid of a ModelImageCache: its image is kept on this node."""
+READY = "true"
+"""Value of both labels."""
+
+ENDPOINT = f"{GROUP}/endpoint"
+"""Label: name of the object that a Deployment, pod, cache or Job was made for."""
+ENDPOINT_KIND = f"{GROUP}/endpoint-kind"
+"""Label: its kind."""
+COMPONENT = f"{GROUP}/component"
+"""Label: what a Job, DaemonSet or ConfigMap of the operator is for, a `Component`."""
+CACHE = f"{GROUP}/cache"
+"""Label: name of the ModelDataCacheConfig or ModelImageCache that it serves."""
+CACHE_KEY = f"{GROUP}/cache-key"
+"""Label on Jobs, annotation on pods: the cache key. A pod with it uses that cache on its node."""
+SOURCE = f"{GROUP}/source"
+"""Label on Jobs: hash of the source, by which downloads from it are counted."""
+NODE = f"{GROUP}/node"
+"""Annotation on fill Jobs: the node's name, which may be longer than a label's value."""
+NODE_HASH = f"{GROUP}/node-hash"
+"""Label on fill Jobs: hash of the node's name."""
+ATTEMPT = f"{GROUP}/attempt"
+"""Annotation on Jobs: how many came before it in a row for the same, and failed, plus one."""
+
+WARM_SUFFIX = "-warm"
+"""Of the Service whose slices say which pods run on prepared nodes."""
+ROUTING_SUFFIX = "-routing"
+"""Of the ConfigMap with the settings that the router takes up."""
+SETTINGS_KEY = "settings.yaml"
+"""Its key."""
+
+OWN_PREFIX = "warmroute-"
+"""Names of containers and volumes that the operator adds to pods begin so."""
+
+DEFAULT_ROOT = "/opt/dlami/nvme"
+"""Where machine images of SageMaker HyperPod and the DLAMI mount the local NVMe disks."""
