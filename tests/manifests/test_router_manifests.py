@@ -110,4 +110,4 @@ def test_as_a_picker_the_router_listens_where_its_service_looks() -> None:
 
 def as_picker() -> Config:
     """What `extproc epp` runs with the arguments of the overlay."""
-    return settings(Flags(pool_name="llm", pool_namespace="llm"), load(POOL / "extproc.yaml"))
+    return settings(Flags(), load(POOL / "extproc.yaml"))

@@ -35,6 +35,11 @@ class Kubectl:
             timeout=60,
         )
 
+    def namespace(self, name: str) -> None:
+        """Create it, unless it is there."""
+        if f"namespace/{name}" not in self("get", "namespaces", "-o", "name").split():
+            self("create", "namespace", name)
+
     def objects(self, directory: Path) -> list[dict[str, Any]]:
         """What a kustomization is made of."""
         return list(yaml.safe_load_all(self("kustomize", str(directory))))

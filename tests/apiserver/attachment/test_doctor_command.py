@@ -18,6 +18,8 @@ from kubernetes_asyncio import client as api
 from extproc.commands.doctor import command
 from tests.apiserver import cluster
 from tests.apiserver.attachment.kubectl import ROOT, Kubectl
+from tests.apiserver.attachment.pages import command as page_command
+from tests.apiserver.attachment.pages import kustomization
 from tests.apiserver.cluster import PICKER, ApiServer
 
 GATEWAY = ROOT / "manifests" / "gateways" / "envoy-gateway"
@@ -37,6 +39,23 @@ maxMessageBytes: 20000000
 pools: [{name: llm, endpoints: {service: {name: gone, namespace: llm, port: 8000}}}]
 """
 
+MY_POOL = """
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: my-pool, namespace: my-engines}
+spec:
+  selector: {matchLabels: {app: my-engine}}
+  targetPorts: [{number: 8000}]
+  endpointPickerRef: {name: another, port: {number: 9002}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: my-engine, namespace: my-engines, labels: {app: my-engine}}
+spec:
+  nodeName: node-1
+  containers: [{name: vllm, image: vllm}]
+"""
+
 
 @pytest.fixture(scope="module")
 def attached(kubectl: Kubectl) -> Kubectl:
@@ -45,7 +64,7 @@ def attached(kubectl: Kubectl) -> Kubectl:
     kubectl("apply", "-k", str(GATEWAY))
     kubectl("apply", "-k", str(GATEWAY / "example"))
     for policy in POLICIES:
-        _accept(kubectl, policy, "True", "accepted")
+        _accept(kubectl, policy)
     kubectl("apply", "-f", "-", stdin=_slice("warmroute", "extproc", "grpc", 9002))
     kubectl("apply", "-f", "-", stdin=_slice("llm", "llm", "", 8000))
     return kubectl
@@ -171,11 +190,11 @@ def test_what_is_spoilt_is_named(
 
 
 def test_what_the_gateway_says_of_a_policy_is_told(attached: Kubectl, doctor: Doctor) -> None:
-    _accept(attached, "envoyextensionpolicy", "False", "Service warmroute/extproc has no port 9001")
+    _accept(attached, "envoyextensionpolicy", refused="Service warmroute/extproc has no port 9001")
     try:
         code, said = doctor()
     finally:
-        _accept(attached, "envoyextensionpolicy", "True", "accepted")
+        _accept(attached, "envoyextensionpolicy")
     (finding,) = said["findings"]
     assert (code, finding["name"], finding["object"]) == (
         1,
@@ -247,6 +266,26 @@ def test_the_rights_of_manifests_doctor_suffice(
     assert (code, said["findings"]) == (0, [])
 
 
+def test_an_inference_pool_of_one_s_own_is_attached_as_its_page_says(
+    kubectl: Kubectl, doctor: Doctor, tmp_path: Path
+) -> None:
+    """It had another picker; its engine is ready."""
+    kubectl.namespace("my-engines")
+    kubectl("apply", "-f", "-", stdin=MY_POOL)
+    _accept(kubectl, "inferencepool", "my-pool", "my-engines", "parents")
+    ready = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+    _status(kubectl, "pod", "my-engine", "my-engines", ready)
+    kustomization("attach-inference-pool", tmp_path)
+    kubectl("apply", "-k", str(tmp_path))
+    kubectl("apply", "-f", "-", stdin=_slice("my-engines", "extproc", "grpc", 9002))
+    assert names(doctor("--namespace", "my-engines")[1]) == ["not-attached"]
+
+    _, *patch = page_command("attach-inference-pool", "kubectl patch inferencepool my-pool")
+    kubectl(*patch)
+    code, said = doctor("--namespace", "my-engines")
+    assert (code, said["attached"], said["findings"]) == (0, ["InferencePool my-engines/my-pool"], [])
+
+
 def test_an_api_server_that_does_not_answer_is_exit_code_2(
     attached: Kubectl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -294,22 +333,36 @@ def changed(
         kubectl("replace", "-f", "-", stdin=json.dumps(before))
 
 
-def _accept(kubectl: Kubectl, policy: str, status: str, message: str) -> None:
-    """Say of a policy what Envoy Gateway would."""
+def _accept(
+    kubectl: Kubectl,
+    kind: str,
+    name: str = "extproc",
+    namespace: str = "llm",
+    field: str = "ancestors",
+    *,
+    refused: str = "",
+) -> None:
+    """Say of an object what a gateway's controller would: that it is taken, or why it is refused."""
     condition = {
         "type": "Accepted",
-        "status": status,
-        "reason": "Accepted" if status == "True" else "Invalid",
-        "message": message,
+        "status": "False" if refused else "True",
+        "reason": "Invalid" if refused else "Accepted",
+        "message": refused or "accepted",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
-    ancestor = {
-        "ancestorRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "llm"},
+    reference = {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "llm"}
+    said = {
+        "ancestorRef" if field == "ancestors" else "parentRef": reference,
         "controllerName": "gateway.envoyproxy.io/gatewayclass-controller",
         "conditions": [condition],
     }
-    said = json.dumps({"status": {"ancestors": [ancestor]}})
-    kubectl("patch", policy, "extproc", "-n", "llm", "--subresource=status", "--type=merge", "-p", said)
+    _status(kubectl, kind, name, namespace, {field: [said]})
+
+
+def _status(kubectl: Kubectl, kind: str, name: str, namespace: str, status: object) -> None:
+    patch = json.dumps({"status": status})
+    words = ("--subresource=status", "--type=merge", "-p", patch)
+    kubectl("patch", kind, name, "-n", namespace, *words)
 
 
 def _slice(namespace: str, service: str, port: str, number: int) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.apiserver.attachment.kubectl import ROOT, Kubectl
+from tests.apiserver.attachment.pages import kustomization
 
 MANIFESTS = ROOT / "manifests"
 OVERLAYS = sorted(str(one.parent.relative_to(MANIFESTS)) for one in MANIFESTS.rglob("kustomization.yaml"))
@@ -34,14 +33,8 @@ def test_every_component_can_be_added_to_the_router(kubectl: Kubectl, component:
 def test_what_a_page_says_to_write_for_other_names_is_accepted(
     kubectl: Kubectl, page: str, tmp_path: Path
 ) -> None:
-    text = (ROOT / "docs" / f"{page}.md").read_text()
-    written = re.search(r"```yaml\n# kustomization.yaml\n(.*?)```", text, re.S)
-    assert written is not None
-    manifests = os.path.relpath(MANIFESTS, tmp_path)
-    (tmp_path / "kustomization.yaml").write_text(written[1].replace("[manifests/", f"[{manifests}/"))
-    shutil.copy(MANIFESTS / "base" / "router" / "extproc.yaml", tmp_path)
-    if "my-engines" not in kubectl("get", "namespaces", "-o", "name"):
-        kubectl("create", "namespace", "my-engines")
+    kustomization(page, tmp_path)
+    kubectl.namespace("my-engines")
     kubectl("apply", "--dry-run=server", "-k", str(tmp_path))
     said = json.dumps(kubectl.objects(tmp_path))
     assert '"namespace": "llm"' not in said
