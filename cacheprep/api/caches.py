@@ -97,6 +97,8 @@ class DataCacheStatus(Model):
     """Of these, nodes that have it, verified."""
     bytes_done: Bytes = 0
     """On all target nodes together; at most every 30 s and 5 %."""
+    progress_at: Time | None = None
+    """When bytesDone was written."""
     started_at: Time | None = None
     finished_at: Time | None = None
     """When all target nodes had it for the first time."""
