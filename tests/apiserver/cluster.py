@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,21 @@ CRD = {
         ],
     },
 }
+
+
+INFERENCE_POOLS = (
+    "{apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [list, watch]}"
+)
+PODS = '{apiGroups: [""], resources: [pods], verbs: [list, watch]}'
+
+
+def endpoint(address: str, pod: str = "", /, **conditions: bool) -> dict[str, Any]:
+    """An endpoint of an EndpointSlice, with these of its conditions."""
+    written: dict[str, Any] = {"addresses": [address], "conditions": conditions}
+    if pod:
+        written["targetRef"] = {"kind": "Pod", "name": pod, "uid": f"uid-{pod}"}
+        written |= {"nodeName": f"node-of-{pod}", "zone": "zone-a"}
+    return written
 
 
 def binary(name: str) -> str | None:
@@ -176,6 +191,11 @@ class ApiServer:
         self.process.kill()
         self._etcd.kill()
 
+    @property
+    def ca(self) -> Path:
+        """The certificate of the authority that issued the server's."""
+        return self._directory / "ca.crt"
+
     def log_tail(self) -> str:
         return self.process.tail()
 
@@ -187,6 +207,7 @@ class Namespace:
         self.name = name
         self.core = api.CoreV1Api(client)
         self.rbac = api.RbacAuthorizationV1Api(client)
+        self.discovery = api.DiscoveryV1Api(client)
         self._objects = api.CustomObjectsApi(client)
         self._kind = {
             "group": "inference.networking.k8s.io",
@@ -250,26 +271,76 @@ class Namespace:
         """Tell a pod to stop. With 0 seconds it is gone, else it stays, as nobody runs it."""
         await self.core.delete_namespaced_pod(name, self.name, grace_period_seconds=seconds)
 
-    async def allow(self) -> None:
-        """What a picker has to be allowed, and no more."""
-        rules = [
-            {
-                "apiGroups": ["inference.networking.k8s.io"],
-                "resources": ["inferencepools"],
-                "verbs": ["list", "watch"],
-            },
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
-        ]
-        await self.rbac.create_namespaced_role(self.name, {"metadata": {"name": "picker"}, "rules": rules})
+    async def slice(
+        self,
+        name: str,
+        *endpoints: dict[str, Any],
+        service: str = "llama",
+        manager: str = "endpointslice-controller.k8s.io",
+        family: str = "IPv4",
+        ports: Sequence[dict[str, Any]] = ({"name": "http", "port": 8000},),
+    ) -> None:
+        """Be one who writes EndpointSlices: create this one, or replace it."""
+        labels = {
+            "kubernetes.io/service-name": service,
+            "endpointslice.kubernetes.io/managed-by": manager,
+        }
+        body = {
+            "metadata": {"name": name, "labels": labels},
+            "addressType": family,
+            "endpoints": list(endpoints),
+            "ports": list(ports),
+        }
+        try:
+            await self.discovery.create_namespaced_endpoint_slice(self.name, body)
+        except api.ApiException as error:
+            if error.status != 409:
+                raise
+            await self.discovery.replace_namespaced_endpoint_slice(name, self.name, body)
+
+    async def delete_slice(self, name: str) -> None:
+        await self.discovery.delete_namespaced_endpoint_slice(name, self.name)
+
+    async def config_map(self, data: dict[str, str], name: str = "llama-routing") -> None:
+        """Create the ConfigMap, or replace it."""
+        body = {"metadata": {"name": name}, "data": data}
+        try:
+            await self.core.create_namespaced_config_map(self.name, body)
+        except api.ApiException as error:
+            if error.status != 409:
+                raise
+            await self.core.replace_namespaced_config_map(name, self.name, body)
+
+    async def delete_config_map(self, name: str = "llama-routing") -> None:
+        await self.core.delete_namespaced_config_map(name, self.name)
+
+    async def allow(self, *rules: str) -> None:
+        """What a picker has to be allowed, and no more: rules of a Role in YAML."""
         group = "rbac.authorization.k8s.io"
+        read = [yaml.safe_load(rule) for rule in rules or (INFERENCE_POOLS, PODS)]
+        await self.rbac.create_namespaced_role(self.name, {"metadata": {"name": "picker"}, "rules": read})
         await self.rbac.create_namespaced_role_binding(
             self.name,
             {
                 "metadata": {"name": "picker"},
                 "roleRef": {"apiGroup": group, "kind": "Role", "name": "picker"},
-                "subjects": [{"apiGroup": group, "kind": "User", "name": "picker"}],
+                "subjects": [
+                    {"apiGroup": group, "kind": "User", "name": "picker"},
+                    {"kind": "ServiceAccount", "name": "router", "namespace": self.name},
+                ],
             },
         )
+
+    async def forbid(self) -> None:
+        """Take it away again."""
+        await self.rbac.delete_namespaced_role(name="picker", namespace=self.name)
+        await self.rbac.delete_namespaced_role_binding(name="picker", namespace=self.name)
+
+    async def token(self) -> str:
+        """A token of the ServiceAccount `router`, as kubelet mounts it into a pod."""
+        await self.core.create_namespaced_service_account(self.name, {"metadata": {"name": "router"}})
+        granted = await self.core.create_namespaced_service_account_token("router", self.name, {"spec": {}})
+        return str(granted.status.token)
 
 
 @asynccontextmanager

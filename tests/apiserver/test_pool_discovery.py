@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
@@ -14,37 +12,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 
 from extproc.config import InferencePoolConfig, PodsConfig
-from extproc.pool.discovery import inference_pool, kubernetes
+from extproc.pool.discovery import kubernetes
 from tests.apiserver.cluster import PICKER, ApiServer, Link, Namespace
+from tests.apiserver.told import watching
 from tests.envoy.process import Process, eventually, free_address
 from tests.test_epp import ask, pinned, request
 
 LABELS = {"app": "llama"}
-
-
-class Told:
-    """What discovery said, in order."""
-
-    def __init__(self) -> None:
-        self.all: list[tuple[str, ...]] = []
-
-    async def until(self, *endpoints: str) -> None:
-        """Wait until exactly these are the endpoints."""
-        wanted = tuple(sorted(endpoints))
-        await eventually(lambda: bool(self.all) and self.all[-1] == wanted, f"{wanted}, not {self.all}", 30)
-
-
-@asynccontextmanager
-async def watching(source: InferencePoolConfig | PodsConfig) -> AsyncIterator[Told]:
-    told = Told()
-    task = asyncio.create_task(
-        inference_pool.watch(source, lambda found: told.all.append(found.addresses), node_cache=False)
-    )
-    try:
-        yield told
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def llama(namespace: Namespace) -> InferencePoolConfig:

@@ -14,7 +14,7 @@ from extproc.pool.discovery.endpoint_slices import MANAGED_BY, SERVICE_NAME, rea
 from extproc.pool.discovery.found import NodeCache
 from extproc.pool.discovery.kubernetes import Json
 
-MANAGER = "warmroute.dev/cacheprep"
+MANAGER = "cacheprep.warmroute.dev"
 """Value of the label `endpointslice.kubernetes.io/managed-by` of the slices that count here."""
 SUFFIX = "-warm"
 
