@@ -44,6 +44,26 @@ async def test_a_rolling_restart_of_the_engines_loses_no_request(gateway: Client
     pinned(changes.outside(outcomes))
 
 
+async def test_a_drained_node_gives_its_engines_to_the_others_and_no_request_is_lost(
+    gateway: Client,
+) -> None:
+    changes = Changes()
+    node = (await stack.pods(stack.ENGINES))[0]["spec"]["nodeName"]
+    try:
+        async with load(gateway) as outcomes:
+            await more(outcomes, 60)
+            async with changes.change():
+                await stack.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data")
+                await stack.rolled_out(stack.ENGINES, "llm")
+            await more(outcomes, 100)
+        left = await stack.pods(stack.ENGINES)
+    finally:
+        await stack.kubectl("uncordon", node)
+    assert node not in {pod["spec"]["nodeName"] for pod in left}
+    all_served(outcomes)
+    pinned(changes.outside(outcomes))
+
+
 async def test_an_engine_deleted_without_grace_costs_only_the_replies_that_it_had_begun(
     gateway: Client,
 ) -> None:
