@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -90,6 +90,8 @@ class Listing(NamedTuple, Generic[T]):
     """Only those with such labels, as in `labelSelector`."""
     name: str = ""
     """Only the one of this name. It is asked for in the way that a rule with `resourceNames` allows."""
+    fields: str = ""
+    """Only those with such fields, as in `fieldSelector`; not together with `name`."""
     otherwise: str = ""
     """What can be done instead of granting the right, in words."""
 
@@ -106,7 +108,7 @@ class Listing(NamedTuple, Generic[T]):
         """What limits the list, as the API server reads it."""
         asked = (
             ("labelSelector", self.selector),
-            ("fieldSelector", f"metadata.name={self.name}" if self.name else ""),
+            ("fieldSelector", f"metadata.name={self.name}" if self.name else self.fields),
         )
         return tuple((key, value) for key, value in asked if value)
 
@@ -169,28 +171,48 @@ class Cluster:
 
         Raises as `objects`.
         """
-        response = await self._call("POST", path, [], ANSWER_SECONDS, item)
+        return await self.send("POST", path, item)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        item: Json | None = None,
+        query: Iterable[tuple[str, str]] = (),
+        content: str = "application/json",
+    ) -> Json:
+        """What the API server answers to one request, whose body is `item` in the form that `content` names.
+
+        Raises as `objects`.
+        """
+        response = await self._call(method, path, list(query), ANSWER_SECONDS, item, content)
         async with response:
-            created: Json = orjson.loads(await response.read())
-        return created
+            answer: Json = orjson.loads(await response.read())
+        return answer
 
     async def _get(self, path: str, query: list[tuple[str, str]], seconds: float) -> aiohttp.ClientResponse:
         return await self._call("GET", path, query, seconds)
 
     async def _call(
-        self, method: str, path: str, query: list[tuple[str, str]], seconds: float, body: Json | None = None
+        self,
+        method: str,
+        path: str,
+        query: list[tuple[str, str]],
+        seconds: float,
+        body: Json | None = None,
+        content: str = "application/json",
     ) -> aiohttp.ClientResponse:
         response: aiohttp.ClientResponse = await self._client.call_api(
             path,
             method,
             query_params=query,
-            header_params={"Accept": "application/json", "Content-Type": "application/json"},
+            header_params={"Accept": "application/json", "Content-Type": content},
             body=body,
             auth_settings=["BearerToken"],
             _preload_content=False,
             _request_timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=ANSWER_SECONDS),
         )
-        if response.status not in (200, 201):
+        if response.status not in (200, 201, 202):
             async with response:
                 raise ApiError(response.status, _message(await response.read()) or str(response.reason))
         return response
