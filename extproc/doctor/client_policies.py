@@ -15,6 +15,10 @@ from extproc.doctor.inventory import Inventory, Json, Reference, at, entries, qu
 DEFAULT_BUFFER = 32_768
 """Bytes that Envoy Gateway has Envoy hold of a request (ClientTrafficPolicy, connection.bufferLimit)."""
 
+DEFAULT_WINDOW = 65_536
+"""Bytes of an HTTP/2 stream's window with Envoy Gateway (ClientTrafficPolicy, http2.initialStreamWindowSize).
+Envoy holds no more than that of a request which comes by HTTP/2."""
+
 LEAST_BUFFER = 1024 * 1024
 """Bytes that hold most prompts: some 250,000 tokens."""
 
@@ -69,32 +73,34 @@ def _matches(matcher: Json) -> bool:
 
 
 def _buffer(effective: Effective, where: str, modes: set[str], config: Config | None) -> Iterator[Finding]:
-    held = quantity(at(effective.spec, "connection", "bufferLimit"))
-    limit = DEFAULT_BUFFER if held is None else held
-    remedy = "set connection.bufferLimit: 8Mi in a ClientTrafficPolicy of the Gateway"
-    if limit < LEAST_BUFFER and "Buffered" in modes:
-        yield error(
-            "buffer-small",
-            where,
-            f"bodies of more than {limit} bytes are refused with 413 (Buffered)",
-            remedy,
-        )
-    elif limit < LEAST_BUFFER and "BufferedPartial" in modes:
-        yield warning(
-            "buffer-small",
-            where,
-            f"the router sees some {limit} bytes of a body, and what is longer is not tried again",
-            remedy,
-        )
+    buffer = quantity(at(effective.spec, "connection", "bufferLimit")) or DEFAULT_BUFFER
+    window = quantity(at(effective.spec, "http2", "initialStreamWindowSize")) or DEFAULT_WINDOW
+    yield from _held(where, modes, buffer, "", "connection.bufferLimit")
+    if window < buffer:
+        yield from _held(where, modes, window, " by HTTP/2", "http2.initialStreamWindowSize")
     if config is None or not {"Buffered", "BufferedPartial"} & modes:
         return
     # Envoy compares after it has read, which may fill the buffer once more.
-    needed = 2 * limit + BESIDE_BODY
+    needed = 2 * max(buffer, window) + BESIDE_BODY
     if needed > config.max_message_bytes:
         yield warning(
             "message-limit",
             where,
             f"bodies may come in messages of up to {needed} bytes, of which the router takes"
             f" {config.max_message_bytes}; such requests pass it by",
-            f"set maxMessageBytes: {needed} in the router's configuration, or lower connection.bufferLimit",
+            f"set maxMessageBytes: {needed} in the router's configuration, or lower connection.bufferLimit"
+            " and http2.initialStreamWindowSize",
         )
+
+
+def _held(where: str, modes: set[str], limit: int, way: str, key: str) -> Iterator[Finding]:
+    """Whether enough is held of a request that comes this way; `key` is where the limit is set."""
+    if limit >= LEAST_BUFFER:
+        return
+    remedy = f"set {key}: 8Mi in a ClientTrafficPolicy of the Gateway"
+    if "Buffered" in modes:
+        what = f"bodies of more than {limit} bytes{way} are refused with 413 (Buffered)"
+        yield error("buffer-small", where, what, remedy)
+    elif "BufferedPartial" in modes:
+        what = f"the router sees some {limit} bytes of a body{way}, and what is longer is not tried again"
+        yield warning("buffer-small", where, what, remedy)

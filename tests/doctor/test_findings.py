@@ -289,22 +289,34 @@ def test_without_a_client_policy_the_gateway_lacks_everything_of_it(scene: Scene
 
 
 @pytest.mark.parametrize(
-    ("limit", "body", "expected"),
+    ("limit", "window", "body", "expected"),
     [
-        (None, "Buffered", ("buffer-small", "error")),
-        ("512Ki", "Buffered", ("buffer-small", "error")),
-        (32768, "BufferedPartial", ("buffer-small", "warning")),
-        ("1Mi", "Buffered", None),
-        ("20Mi", "Buffered", ("message-limit", "warning")),
-        ("20Mi", "BufferedPartial", ("message-limit", "warning")),
+        (None, "8Mi", "Buffered", ("buffer-small", "error")),
+        ("512Ki", "8Mi", "Buffered", ("buffer-small", "error")),
+        (32768, 65536, "BufferedPartial", ("buffer-small", "warning")),
+        ("8Mi", None, "Buffered", ("buffer-small", "error")),
+        ("8Mi", "64Ki", "BufferedPartial", ("buffer-small", "warning")),
+        ("1Mi", "1Mi", "Buffered", None),
+        ("8Mi", "1Mi", "Buffered", None),
+        ("20Mi", "8Mi", "Buffered", ("message-limit", "warning")),
+        ("8Mi", "20Mi", "BufferedPartial", ("message-limit", "warning")),
     ],
 )
-def test_the_buffer_holds_most_prompts_and_no_more_than_the_router_takes(
-    scene: Scene, limit: object, body: str, expected: tuple[str, str] | None
+def test_as_much_is_held_as_most_prompts_need_and_no_more_than_the_router_takes(
+    scene: Scene, limit: object, window: object, body: str, expected: tuple[str, str] | None
 ) -> None:
     request(scene)["body"] = body
-    spec(scene, "ClientTrafficPolicy")["connection"]["bufferLimit"] = limit
+    policy = spec(scene, "ClientTrafficPolicy")
+    policy["connection"]["bufferLimit"] = limit
+    policy["http2"]["initialStreamWindowSize"] = window
     assert [(one.name, one.severity) for one in found(scene)] == ([expected] if expected else [])
+
+
+def test_a_small_window_is_told_apart_from_a_small_buffer(scene: Scene) -> None:
+    del spec(scene, "ClientTrafficPolicy")["http2"]
+    (finding,) = found(scene)
+    assert "bodies of more than 65536 bytes by HTTP/2" in finding.what
+    assert "http2.initialStreamWindowSize: 8Mi" in finding.remedy
 
 
 def test_a_listener_s_own_policy_stands_in_for_the_gateway_s(scene: Scene) -> None:
