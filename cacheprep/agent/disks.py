@@ -1,0 +1,118 @@
+"""What lies on the disks of a node: the cache roots, and the store of each namespace below them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cacheprep.agent.claims import Claims, Place
+from cacheprep.api.caches import RootStatus
+from cacheprep.api.model import MOST_MESSAGE
+from cacheprep.failures import Failure
+from cacheprep.plan.identity import STORE_DIRECTORY, store_path
+from cacheprep.store import mounts
+from cacheprep.store.capacity import measure
+from cacheprep.store.durable import delete_tree
+from cacheprep.store.inventory import Entry, inventory
+from cacheprep.store.layout import Layout
+from cacheprep.store.root import Rules, check, nearest, open_to_read, os_failure
+
+
+class Found(NamedTuple):
+    """A cache, and where it is."""
+
+    place: Place
+    entry: Entry
+    layout: Layout
+
+
+class Disks(NamedTuple):
+    """All of it at one moment."""
+
+    roots: tuple[RootStatus, ...]
+    caches: tuple[Found, ...]
+    full: frozenset[str]
+    """Roots on which nothing more may be fetched."""
+
+
+def look(roots: Sequence[str], rules: Rules) -> Disks:
+    """What is there now. Stats every file of every cache; reads nothing but markers and manifests.
+
+    Args:
+        roots: cache roots that the operator allows.
+        rules: what else it allows.
+    """
+    statuses: list[RootStatus] = []
+    caches: list[Found] = []
+    full: set[str] = set()
+    for root in roots:
+        status, is_full = _root(root, rules)
+        statuses.append(status)
+        full |= {root} if is_full else set()
+        for namespace, layout in stores(root):
+            caches += [Found(Place(root, namespace, one.key), one, layout) for one in inventory(layout)]
+    return Disks(tuple(statuses), tuple(caches), frozenset(full))
+
+
+def stores(root: str) -> Iterator[tuple[str, Layout]]:
+    """The namespaces that have a store below a root, and their stores. What is none is left out."""
+    try:
+        names = sorted(os.listdir(_below(root)))
+    except OSError:
+        return
+    for name in names:
+        path = store_path(root, name)
+        # A link would lead out of the root.
+        if os.path.islink(path):
+            continue
+        try:
+            yield name, open_to_read(path)
+        except Failure:
+            continue
+
+
+def dismantle(roots: Sequence[str], claims: Claims) -> list[str]:
+    """Remove the stores that hold nothing, of namespaces in which nobody claims anything; which they were."""
+    claimed = {(place.root, place.namespace) for place in (*claims.wanted, *claims.released)}
+    using = {namespace for namespace, _ in claims.used}
+    gone = []
+    for root in roots:
+        for namespace, layout in stores(root):
+            if (root, namespace) in claimed or namespace in using or not _is_empty(layout):
+                continue
+            delete_tree(layout.root)
+            gone.append(layout.root)
+    return gone
+
+
+def _is_empty(layout: Layout) -> bool:
+    return not any(
+        os.listdir(at) for at in (layout.caches, layout.partials, layout.trash) if os.path.isdir(at)
+    )
+
+
+def _below(root: str) -> str:
+    """The directory that holds a store for each namespace."""
+    return os.path.join(root, STORE_DIRECTORY)
+
+
+def _root(path: str, rules: Rules) -> tuple[RootStatus, bool]:
+    try:
+        found = check(_below(path), rules)
+        there = nearest(found.layout.root)
+        disk, mount = measure(there), mounts.mount_of(there, mounts.read())
+    except (Failure, OSError) as error:
+        failure = error if isinstance(error, Failure) else os_failure(error, f"cache root {path}")
+        return RootStatus(
+            path=path, usable=False, reason=failure.reason, message=failure.message[:MOST_MESSAGE]
+        ), False
+    status = RootStatus(
+        path=path,
+        usable=True,
+        file_system=mount.kind if mount else None,
+        total_bytes=disk.used + disk.available,
+        available_bytes=disk.available,
+        shared_with_system=not found.own_disk,
+    )
+    return status, disk.fullness() >= found.limits().watermark

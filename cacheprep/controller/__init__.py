@@ -1,0 +1,1 @@
+"""`cacheprep controller`: observes, asks `cacheprep.plan`, and applies what it says."""
