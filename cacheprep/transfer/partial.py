@@ -29,9 +29,9 @@ CHUNK = 1 << 20
 
 
 WRITE = 64 << 10
-"""Bytes written at a time. The page cache takes memory in pieces as long as the writes, and where a hypervisor
-has taken back what was free (free page reporting) it has to give long pieces anew: with 256 KiB a write took twice
-the processor time."""
+"""Bytes written at a time. The page cache takes memory in pieces as long as writes are. Where a hypervisor
+takes back what is free (free page reporting), long pieces must come from there: writes of 256 KiB then take
+twice the processor time."""
 
 
 class Revoked(Exception):  # noqa: N818 - says what it is
