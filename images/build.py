@@ -15,6 +15,7 @@ import re
 import shutil
 import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,11 +109,24 @@ def dependencies(product: Product) -> Path:
 
 
 def application() -> Path:
-    """The directory with the project itself. Raises `ClusterError`."""
-    directory = READY / "app"
-    shutil.rmtree(directory, ignore_errors=True)
-    _install(directory, str(PROJECT))
+    """The directory with the project itself, installed anew when its files changed. Raises `ClusterError`."""
+    digest = hashlib.sha256()
+    for file in sorted(_sources()):
+        digest.update(f"{file.relative_to(PROJECT)}\0".encode() + file.read_bytes() + b"\0")
+    directory = READY / "app" / digest.hexdigest()[:16]
+    if not directory.exists():
+        shutil.rmtree(directory.parent, ignore_errors=True)
+        _install(directory, str(PROJECT))
     return directory
+
+
+def _sources() -> Iterator[Path]:
+    """What the wheel of the project is made of."""
+    yield from (PROJECT / name for name in ("pyproject.toml", "README.md", "LICENSE"))
+    for package in ("extproc", "cacheprep"):
+        for file in (PROJECT / package).rglob("*"):
+            if file.is_file() and "__pycache__" not in file.parts:
+                yield file
 
 
 def requirements(lock: str, without: frozenset[str]) -> str:
