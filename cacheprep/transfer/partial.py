@@ -28,10 +28,10 @@ CHUNK = 1 << 20
 """Bytes read back at a time."""
 
 
-WRITE = 64 << 10
-"""Bytes written at a time. The page cache takes memory in pieces as long as writes are. Where a hypervisor
-takes back what is free (free page reporting), long pieces must come from there: writes of 256 KiB then take
-twice the processor time."""
+WRITE = 32 << 10
+"""Bytes written at a time. The page cache takes memory in pieces as long as writes are. If a hypervisor takes
+back what is free (free page reporting), long pieces must come from there: with 256 KiB a write took twice the
+processor time."""
 
 
 class Revoked(Exception):  # noqa: N818 - says what it is
