@@ -6,7 +6,7 @@ GROUP = "warmroute.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
-MANAGER = f"{GROUP}/cacheprep"
+MANAGER = f"cacheprep.{GROUP}"
 """Value of `endpointslice.kubernetes.io/managed-by` on slices of ours; by it the router knows them."""
 FIELD_MANAGER = "cacheprep"
 """Of server-side apply."""
