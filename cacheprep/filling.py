@@ -65,7 +65,7 @@ class Filled(NamedTuple):
 def fill(
     root: Root,
     listing: Listing,
-    source: Callable[[], Source],
+    source: Source,
     plan: Plan,
     edge: Edge,
     counters: Counters,
@@ -79,7 +79,7 @@ def fill(
     Args:
         root: where.
         listing: what.
-        source: opens where it comes from; called only if bytes are lacking.
+        source: where it comes from; asked only if bytes are lacking.
         plan: how.
         edge: clock, chance, cancellation of the transfer.
         counters: counts what happens.
@@ -108,7 +108,7 @@ class _Filling:
         self,
         layout: Layout,
         listing: Listing,
-        source: Callable[[], Source],
+        source: Source,
         plan: Plan,
         edge: Edge,
         counters: Counters,
@@ -178,9 +178,9 @@ class _Filling:
         self._begin()
         with witness(layout.partial(key)) as written, self._turn():
             self._reserve()
-            with closing(self._source()) as opened, closing(Journal(layout.journal(key))) as journal:
+            with closing(Journal(layout.journal(key))) as journal:
                 found = transfer(
-                    opened,
+                    self._source,
                     listing,
                     layout.future_model(key),
                     journal,

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -19,7 +20,7 @@ from cacheprep.filling import Filled, Plan, fill
 from cacheprep.listing import Listing
 from cacheprep.metrics import FetchMetrics, served
 from cacheprep.progress import reporting
-from cacheprep.sources import Source, SourceOptions, refuse_credentials, source_of
+from cacheprep.sources import SourceOptions, refuse_credentials, source_of
 from cacheprep.store.capacity import OWN_WATERMARK, SHARED_WATERMARK
 from cacheprep.store.evict import Policy
 from cacheprep.store.layout import check_key_prefix, key_of
@@ -188,6 +189,9 @@ def obtain(wanted: Wanted) -> None:
         raise Failure(
             Reason.INVALID_REQUEST, "SOURCE: is missing; name one, as s3://bucket/prefix, or a --listing"
         )
+    listing = _listing(wanted.listing)
+    expected = _expected(wanted.manifest)
+    source = source_of(wanted.source or (listing.source if listing else ""), wanted.source_options)
     root = check(wanted.root, wanted.rules)
     counters = Counters()
     metrics = FetchMetrics(counters, root.layout.root)
@@ -196,25 +200,15 @@ def obtain(wanted: Wanted) -> None:
         return counters.snapshot().phase is Phase.RESOLVING
 
     with (
+        closing(source),
         served(wanted.metrics_address, metrics),
         canceled_by_signals(blocks) as canceled,
         reporting(counters, wanted.source or "", as_json=wanted.as_json, quiet=wanted.quiet) as tell,
     ):
         for warning in root.warnings:
             tell(f"warning: {warning}")
-        expected = _expected(wanted.manifest)
-        opened: list[Source] = []
-
-        def source() -> Source:
-            if not opened:
-                opened.append(source_of(wanted.source or listing.source, wanted.source_options))
-            return opened.pop()
-
-        if wanted.listing is not None:
-            listing = Listing.from_json(_read(wanted.listing, "--listing"))
-        else:
-            opened.append(source_of(wanted.source or "", wanted.source_options))
-            listing = opened[0].resolve()
+        if listing is None:
+            listing = source.resolve()
         key = key_of(listing.digest())
         if wanted.key is not None and not key.startswith(check_key_prefix(wanted.key)):
             raise Failure(
@@ -232,8 +226,6 @@ def obtain(wanted: Wanted) -> None:
             tell,
             request=_request() if wanted.listing is None else b"",
         )
-        for unused in opened:
-            unused.close()
     _print(filled, listing, counters, wanted.as_json)
 
 
@@ -250,6 +242,10 @@ def _plan(wanted: Wanted, root: Root, expected: dict[str, str] | None) -> Plan:
 def _request() -> bytes:
     _, rest = split(sys.argv[2:])
     return request_of(rest, os.environ, os.getcwd())
+
+
+def _listing(path: str | None) -> Listing | None:
+    return None if path is None else Listing.from_json(_read(path, "--listing"))
 
 
 def _expected(path: str | None) -> dict[str, str] | None:

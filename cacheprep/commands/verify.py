@@ -38,7 +38,8 @@ def command(keys: tuple[str, ...], root: str, deeply: bool, as_json: bool) -> No
     layout = open_to_read(root)
     wanted = [key_of_prefix(layout, key) for key in keys] or list(keys_in(layout.caches))
     verdicts = []
-    with canceled_by_signals() as canceled, reporting(counters := Counters(), "verify", as_json=as_json):
+    counters = Counters()
+    with canceled_by_signals() as canceled, reporting(counters, "verify", as_json=as_json, quiet=not deeply):
         counters.set(phase=Phase.CHECKING, bytes_total=_total(layout, wanted) if deeply else 0)
         for key in wanted:
             if not os.path.isdir(layout.cache(key)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import stat
@@ -10,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import fields
 from pathlib import Path
 
@@ -46,7 +46,8 @@ def filled(
     counters = Counters()
     plan = Plan(LIMITS, SETTINGS._replace(**changes))  # type: ignore[arg-type]
     edge = Edge(threading.Event())
-    done = fill(root, listing or place.listing(), place.source, plan, edge, counters, lambda _: None)
+    with closing(place.source()) as source:
+        done = fill(root, listing or place.listing(), source, plan, edge, counters, lambda _: None)
     return done, counters.snapshot()
 
 
@@ -381,5 +382,5 @@ def peak_memory(pid: int) -> int | None:
 
 
 def wait_briefly(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    with suppress(subprocess.TimeoutExpired):
         process.wait(0.01)
