@@ -7,6 +7,7 @@ import math
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -91,15 +92,18 @@ async def test_a_service_is_unknown_until_it_exists_and_empty_with_nothing_in_it
 
 
 @pytest.mark.usefixtures("kubeconfig")
+@pytest.mark.parametrize(
+    ("ports", "found"), [([{"name": "http", "port": 8000}], "http (8000)"), ([], "none")]
+)
 async def test_a_port_that_the_service_has_not_got_is_said_and_takes_no_traffic_down(
-    namespace: Namespace,
+    namespace: Namespace, ports: list[dict[str, Any]], found: str
 ) -> None:
-    await namespace.slice("a", endpoint("10.0.0.1"))
+    await namespace.slice("a", endpoint("10.0.0.1"), ports=ports)
     with capture_logs() as logs:
         async with watching(llama(namespace, 80)) as told:
 
             def said() -> bool:
-                return any("without port 80; their ports are http (8000)" in str(line) for line in logs)
+                return any(f"without port 80; their ports are {found}" in str(line) for line in logs)
 
             await eventually(said, "it is said which ports there are", 30)
             assert told.all == []

@@ -100,7 +100,7 @@ def test_one_name_may_mean_other_numbers_in_other_slices() -> None:
 def test_a_slice_without_the_port_has_no_endpoints_and_says_which_it_has(
     ports: object, said: tuple[str, ...]
 ) -> None:
-    assert slice_of(item(endpoint(), ports=ports), "http") == Slice((), said)
+    assert slice_of(item(endpoint(), ports=ports), "http") == Slice(lacks_port=True, other_ports=said)
 
 
 def test_a_slice_without_endpoints_need_not_have_ports() -> None:

@@ -49,8 +49,10 @@ class Slice(NamedTuple):
 
     members: tuple[Member, ...] = ()
     """On the port that was asked for; empty where the slice has not got it."""
+    lacks_port: bool = False
+    """It has endpoints, but not the port that was asked for."""
     other_ports: tuple[str, ...] = ()
-    """The ports of a slice with endpoints that has not got the one asked for, as people write them."""
+    """Then those that it has, as people write them."""
     left_out: tuple[str, ...] = ()
     """What was not understood, in words."""
 
@@ -66,7 +68,7 @@ def slice_of(item: Json, port: str | int) -> Slice:
     ports = item.get("ports") or ()
     number = next((one["port"] for one in ports if _is(one, port)), None)
     if number is None:
-        return Slice(other_ports=tuple(map(_written, ports)) if endpoints else ())
+        return Slice(lacks_port=True, other_ports=tuple(map(_written, ports))) if endpoints else Slice()
     members, left_out = [], []
     for endpoint in endpoints:
         # One address each: clients of the API use the first and ignore what follows it.

@@ -51,9 +51,10 @@ FORBIDDEN, GONE = 403, 410
 """Statuses: a right is missing; a watch or a page begins too long ago, so list anew (Kubernetes API
 concepts)."""
 
-_PASSING = frozenset({401, 429, 500, 502, 503, 504})
-"""Statuses that say nothing of the objects: the watch goes on where it was. After 403 it does not: who may
-list and not watch reads anew at each attempt."""
+_PASSING = frozenset({401, 429, 502, 503})
+"""Statuses that refuse a watch and say nothing of the objects: it is tried again from where it was. After 403
+all is read anew, so that who may list and not watch still learns; after 504, which etcd restored from a backup
+gives to versions that it has never had, nothing else would help."""
 
 _log = structlog.get_logger(__name__)
 
@@ -190,6 +191,15 @@ class Cluster:
             answer: Json = orjson.loads(await response.read())
         return answer
 
+    async def log(self, namespace: str, pod: str, container: str) -> bytes:
+        """What a container has printed.
+
+        Raises `ApiError`, aiohttp.ClientError or TimeoutError.
+        """
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
+        async with await self._get(path, [("container", container)], ANSWER_SECONDS) as response:
+            return await response.read()
+
     async def _get(self, path: str, query: list[tuple[str, str]], seconds: float) -> aiohttp.ClientResponse:
         return await self._call("GET", path, query, seconds)
 
@@ -206,7 +216,7 @@ class Cluster:
             path,
             method,
             query_params=query,
-            header_params={"Accept": "application/json", "Content-Type": content},
+            header_params={"Accept": "application/json, */*", "Content-Type": content},
             body=body,
             auth_settings=["BearerToken"],
             _preload_content=False,
@@ -299,7 +309,7 @@ async def follow(
     back_off = FIRST_BACK_OFF
     outage = _Outage(listing, observer)
     while True:
-        failed = True
+        failed, begun = True, False
         verb = "watch" if version else "list"
         try:
             if not version:
@@ -307,6 +317,7 @@ async def follow(
                 on_change(objects)
                 verb = "watch"
             async with cluster.changes(listing, version) as events:
+                begun = True
                 outage.over()
                 back_off = FIRST_BACK_OFF
                 async for event in events:
@@ -317,8 +328,9 @@ async def follow(
             failed = False
         except ApiError as error:
             # 410: what happened since is not known any more, so all is read anew; and so it is after other
-            # refusals, which may mean that the objects are not what they were (a kind that was removed).
-            if error.status not in _PASSING:
+            # refusals, which may mean that the objects are not what they were (a kind that was removed), and
+            # after any error told by a watch: from there it would be told again.
+            if begun or error.status not in _PASSING:
                 version = ""
             failed = error.status != GONE
             if failed:

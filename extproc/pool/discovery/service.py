@@ -88,7 +88,7 @@ class _Following:
         self._say(self._odd(slices))
         # A port that no slice has is a mistake in the settings. Requests then pass unpinned: to refuse them
         # all would be worse.
-        unknown = not slices or (not members and any(one.other_ports for one in slices))
+        unknown = not slices or (not members and any(one.lacks_port for one in slices))
         if unknown and self._told is None:
             return
         caches = node_caches({one.uid for one in members.values() if one.uid}, prepared, self._source.name)
@@ -108,11 +108,9 @@ class _Following:
                 {"no EndpointSlices: there is no such Service, or nothing publishes its endpoints"}
             )
         odd = {words for one in slices for words in one.left_out}
-        others = {port for one in slices for port in one.other_ports}
-        if others:
-            odd.add(
-                f"endpoints without port {self._source.port}; their ports are {', '.join(sorted(others))}"
-            )
+        if any(one.lacks_port for one in slices):
+            others = ", ".join(sorted({port for one in slices for port in one.other_ports})) or "none"
+            odd.add(f"endpoints without port {self._source.port}; their ports are {others}")
         return frozenset(odd)
 
     def _say(self, odd: frozenset[str]) -> None:
