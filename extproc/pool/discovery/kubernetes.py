@@ -53,8 +53,8 @@ concepts)."""
 
 _PASSING = frozenset({401, 429, 502, 503})
 """Statuses that refuse a watch and say nothing of the objects: it is tried again from where it was. After 403
-all is read anew, so that who may list and not watch still learns; after 504, which etcd restored from a backup
-gives to versions that it has never had, nothing else would help."""
+all is read anew, so that who may list and not watch still learns; after 504 too, which etcd restored from a
+backup gives to versions that it has never had."""
 
 _log = structlog.get_logger(__name__)
 
