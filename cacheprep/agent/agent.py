@@ -152,10 +152,12 @@ class Agent:
 
     async def _look(self) -> None:
         while True:
+            # From before the look: what becomes ready meanwhile may be missing from it.
+            at = self.wall()
             self._disks = await asyncio.to_thread(look, self.settings.roots, self.settings.rules)
             self._looked = self.now()
-            self.metrics.looked(self._disks, self.wall())
-            await self._tell(self._disks)
+            self.metrics.looked(self._disks, at)
+            await self._tell(self._disks, at)
             if await self._clean(self._disks):
                 continue
             await self._collect(self._disks)
@@ -169,12 +171,11 @@ class Agent:
             return None
         return read.claims(self._seen.caches.values(), self._seen.pods.values())
 
-    async def _tell(self, disks: Disks) -> None:
+    async def _tell(self, disks: Disks, at: float) -> None:
         node = self._seen.node
         if node is None or not self._seen.synced:
             return
-        at = datetime.fromtimestamp(self.wall(), UTC)
-        status = status_of(disks, node, self._claims(), at, __version__)
+        status = status_of(disks, node, self._claims(), datetime.fromtimestamp(at, UTC), __version__)
         if not worth_writing(self._seen.written, status):
             self._told = True
             return

@@ -1,8 +1,9 @@
 """Which caches of a node's disks somebody claims, and which may go. Pure.
 
 A cache is claimed by every ModelDataCacheConfig of its namespace that names its root and key and is not being
-released. One that nobody claims goes when no pod of the node uses it: at once if it is being released, else
-after `ORPHAN_SECONDS`, since an endpoint that is deleted and made again finds its weights then.
+released (`cacheprep.plan.release.wants`). One that nobody claims goes when no pod of the node uses it: at
+once if it is being released, else after `ORPHAN_SECONDS`, lest all disks be emptied because somebody deletes
+the kind by mistake and brings it back.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Removal(NamedTuple):
     why: str
 
 
-ORPHAN_SECONDS = 3600.0
+ORPHAN_SECONDS = 900.0
 
 
 def removable(
@@ -67,7 +68,7 @@ def removable(
         elif place.root in pressure:
             found.append(Removal(place, "nobody claims it, and the disk is full"))
         elif now - unclaimed_since.get(place, now) >= ORPHAN_SECONDS:
-            found.append(Removal(place, "nobody has claimed it for an hour"))
+            found.append(Removal(place, "nobody has claimed it for 15 min"))
     return found
 
 

@@ -61,10 +61,12 @@ def _node(item: Json) -> Node:
 
 
 def _wanted(item: Json) -> Wanted:
+    # Not by the model, which refuses what a newer release writes: an object that is left out claims nothing.
     status = item.get("status") or {}
     key = status.get("key")
     place = Place(item["spec"]["hostPath"], item["metadata"]["namespace"], key) if key else None
-    return Wanted(place, status.get("state") == DataCacheState.RELEASING)
+    deleting = bool(item["metadata"].get("deletionTimestamp"))
+    return Wanted(place, deleting or status.get("state") == DataCacheState.RELEASING)
 
 
 def _used(item: Json) -> tuple[str, str] | None:

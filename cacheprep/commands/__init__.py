@@ -15,6 +15,8 @@ from cacheprep.commands.output import failed
 from cacheprep.failures import Failure, Reason
 
 _COMMANDS = {
+    "agent": "Say what is on the disks of a node of a cluster, and keep it verified.",
+    "controller": "Keep the model caches of a cluster as its objects ask for.",
     "demo": "See it work, on this machine.",
     "du": "Say what the caches of a root take, and what its disk has left.",
     "ensure": "Have a cache ready: at once if it is, else by fetching it.",

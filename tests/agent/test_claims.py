@@ -43,7 +43,7 @@ def test_another_namespaces_claim_on_the_same_key_keeps_nothing_of_this_one() ->
     assert gone((LLAMA, ELSEWHERE), claims(wanted=(ELSEWHERE,), released=(LLAMA,))) == {LLAMA}
 
 
-def test_what_nobody_claims_stays_for_an_hour_and_then_goes() -> None:
+def test_what_nobody_claims_stays_for_15_min_and_then_goes() -> None:
     assert gone((LLAMA,), claims(), since=NOW - ORPHAN_SECONDS + 1) == set()
     assert gone((LLAMA,), claims(), since=NOW - ORPHAN_SECONDS) == {LLAMA}
 
@@ -57,7 +57,7 @@ def test_what_is_claimed_stays_on_a_full_disk() -> None:
     assert gone((LLAMA,), claims(wanted=(LLAMA,)), since=0.0, pressure=(ROOT,)) == set()
 
 
-def test_the_hour_begins_anew_when_a_cache_was_claimed_meanwhile() -> None:
+def test_the_time_begins_anew_when_a_cache_was_claimed_meanwhile() -> None:
     long_ago = {LLAMA: 0.0}
     assert unclaimed((LLAMA,), claims(wanted=(LLAMA,)), long_ago, NOW) == {}
     assert unclaimed((LLAMA,), claims(), {}, NOW) == {LLAMA: NOW}
