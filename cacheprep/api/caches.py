@@ -87,6 +87,8 @@ class DataCacheStatus(Model):
     verification: Verification | None = None
     total_bytes: Bytes | None = None
     files: Count | None = None
+    listing_parts: Count = 0
+    """ConfigMaps that hold the listing."""
     resolved_at: Time | None = None
     drift_checked_at: Time | None = None
     drifted_key: Key | None = None

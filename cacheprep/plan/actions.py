@@ -1,6 +1,7 @@
 """What the controller is to do. Each action says why, in words, for the log and for `cacheprep status`.
 
-They are carried out in their order. Each may fail, or be carried out twice: the next plan goes by what is then.
+They are carried out in their order. Each may fail, or be carried out twice: the next plan goes by what is
+then.
 """
 
 from __future__ import annotations
@@ -81,11 +82,15 @@ class RecordDrift:
 
 @dataclass(frozen=True, slots=True)
 class SetStatus:
-    """Make the status of an object of the API so; by its subresource, whole."""
+    """Make the status of an object of the API so; by its subresource, whole.
+
+    Only of this `resource_version`: a status that was made from what was seen before must not undo another.
+    """
 
     kind: str
     namespace: str
     name: str
+    resource_version: str
     status: JsonObject
     why: str
 

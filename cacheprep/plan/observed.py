@@ -1,4 +1,4 @@
-"""What the controller sees of a cluster, as far as the rules look at it. Times are seconds since the epoch."""
+"""What the controller sees of a cluster, as far as rules look at it. Times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from types import MappingProxyType
 
 from cacheprep.api import Endpoint, ModelDataCacheConfig, ModelImageCache, NodeModelCache
 from cacheprep.failures import Reason as FailureReason
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Component(StrEnum):
@@ -45,7 +42,7 @@ class Node:
     name: str
     uid: str
     boot_id: str
-    labels: Mapping[str, str] = _NOTHING
+    labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     ready: bool = True
     unschedulable: bool = False
@@ -89,7 +86,8 @@ class Job:
 class Pod:
     """A pod of an endpoint, or of a DaemonSet that keeps an image.
 
-    `ips` are its addresses, `node` is "" until it is scheduled. `cache_key` is the annotation; `problem` what a
+    `ips` are its addresses, `node` is "" until it is scheduled. `cache_key` is the annotation, `images` what
+    its containers were told to run; `digest` that of the first as the runtime says, and `problem` what a
     container waits for that fails, as ErrImagePull.
     """
 
@@ -102,6 +100,7 @@ class Pod:
     ready: bool = False
     terminating: bool = False
     cache_key: str = ""
+    images: tuple[str, ...] = ()
     digest: str = ""
     problem: str = ""
     created: float = 0.0
@@ -168,15 +167,17 @@ class Object:
 class Observed:
     """All that the plan for one endpoint looks at.
 
-    `data_caches`, `image_caches` and `objects` are those of the endpoint's namespace. `jobs` are the operator's
-    of all namespaces, since sources are shared. `pods` are those of the endpoint, and of the DaemonSets of image
-    caches of its namespace. `slices` are those of the endpoint's `-warm` Service. `stored` names the data caches
-    of which all ConfigMaps with the listing are there. `foreign` are names, of those that an endpoint takes, of
-    objects that are somebody else's, as `Service/llama`.
+    `endpoints` are all of the namespace, this one too; `data_caches`, `image_caches` and `objects` those of
+    the namespace. `jobs` are the operator's of all namespaces, since sources are shared. `pods` are those of
+    the namespace's endpoints and of the DaemonSets of its image caches. `slices` are those of the endpoint's
+    `-warm` Service. `stored` names the data caches of which all ConfigMaps with the listing are there.
+    `foreign` are names, of those that an endpoint takes, of objects that are somebody else's, as
+    `Service/llama`.
     """
 
     now: float
     endpoint: Endpoint
+    endpoints: tuple[Endpoint, ...] = ()
     nodes: tuple[Node, ...] = ()
     node_caches: Mapping[str, NodeModelCache] = field(default_factory=dict)
     data_caches: tuple[ModelDataCacheConfig, ...] = ()

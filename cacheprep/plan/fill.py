@@ -1,0 +1,186 @@
+"""One Job for each target node and cache fetches it there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from cacheprep.api import ModelDataCacheConfig
+from cacheprep.api.caches import NodeProgress, RootStatus
+from cacheprep.api.conditions import Reason, reason_of
+from cacheprep.api.names import RETRY
+from cacheprep.plan.actions import Apply
+from cacheprep.plan.draft import Draft
+from cacheprep.plan.identity import origin, spread
+from cacheprep.plan.jobs import fill_job
+from cacheprep.plan.observed import Component, Job, JobState, Node, Observed
+from cacheprep.plan.possession import entry, report, verified
+from cacheprep.plan.resolve import forget
+from cacheprep.plan.retry import due, next_attempt
+from cacheprep.plan.settings import Settings
+from cacheprep.store.layout import State
+
+
+def fill_jobs(observed: Observed, cache: ModelDataCacheConfig) -> Mapping[str, Sequence[Job]]:
+    """Jobs that fill nodes with the key of a cache, by node, the last attempt last.
+
+    Those of other caches of the namespace count if they have the same key: it is one directory on a node.
+    """
+    found: defaultdict[str, list[Job]] = defaultdict(list)
+    for job in observed.jobs:
+        if job.component is Component.FILL and (job.namespace, job.key) == (
+            cache.namespace,
+            cache.status.key,
+        ):
+            found[job.node].append(job)
+    return {node: sorted(jobs, key=lambda job: job.attempt) for node, jobs in found.items()}
+
+
+def fill(
+    observed: Observed,
+    cache: ModelDataCacheConfig,
+    targets: Iterable[Node],
+    settings: Settings,
+    draft: Draft,
+) -> None:
+    """Have all target nodes fetch a cache that is listed, as many at once as its source is to bear."""
+    jobs = fill_jobs(observed, cache)
+    for gone in sorted(jobs.keys() - observed.node_named.keys()):
+        for job in jobs[gone]:
+            forget(draft, job, f"node {gone} is gone")
+    left = _slots(observed, cache, settings)
+    waiting = []
+    for node in targets:
+        of_node = jobs.get(node.name, ())
+        if verified(observed, node, cache):
+            for job in of_node:
+                if job.state is not JobState.ACTIVE:
+                    forget(draft, job, f"node {node.name} has the cache, verified")
+        elif _may_start(observed, cache, node, of_node, settings, draft):
+            waiting.append(node)
+    # Always in the same order, and another one for each cache: no node is first everywhere.
+    waiting.sort(key=lambda node: spread(node.name, cache.name))
+    for node in waiting[: max(left, 0)]:
+        of_node = jobs.get(node.name, ())
+        attempt = 1
+        why = f"node {node.name} is a target and has not got the cache"
+        if of_node:
+            attempt = of_node[-1].attempt + 1
+            why += f"; attempt {attempt}, the last one ended with {of_node[-1].failure or 'a defect'}"
+        draft.add(Apply(fill_job(observed.endpoint, cache, node, attempt, settings), why))
+        # After the new one is there: it knows how many came before.
+        for job in of_node:
+            forget(draft, job, "another attempt takes its place")
+
+
+def _may_start(
+    observed: Observed,
+    cache: ModelDataCacheConfig,
+    node: Node,
+    jobs: Sequence[Job],
+    settings: Settings,
+    draft: Draft,
+) -> bool:
+    """Whether a Job may start on a node now, as far as this node is concerned."""
+    said = report(observed, node)
+    if said is None or any(job.state is JobState.ACTIVE or job.deleting for job in jobs):
+        # Without its agent nobody would know that a node has it.
+        return False
+    if _obstacle(observed, cache, node) is not None:
+        return False
+    if not jobs:
+        return True
+    last = jobs[-1]
+    if last.state is JobState.SUCCEEDED:
+        looked = said.status.observed_at
+        if looked is not None and looked.timestamp() > (last.finished or 0.0):
+            forget(draft, last, f"node {node.name} has lost the cache since")
+        return False
+    retry = observed.endpoint.metadata.annotations.get(RETRY, "")
+    if due(last, observed.now, retry, settings):
+        return True
+    draft.wake(next_attempt(last, settings))
+    return False
+
+
+def _obstacle(observed: Observed, cache: ModelDataCacheConfig, node: Node) -> tuple[Reason, str] | None:
+    """Why a Job on this node would fail for sure; None if nothing is known to be in its way."""
+    root = _root(observed, cache, node)
+    if root is None:
+        return None
+    if not root.usable:
+        known = {reason.value: reason for reason in Reason}
+        reason = known.get(root.reason or "", Reason.INVALID_REQUEST)
+        return reason, f"root {root.path}: {root.message}"
+    found = entry(report(observed, node), cache)
+    # What is being fetched was allocated before its first byte.
+    needed = 0 if found is not None and found.state is not State.ABSENT else cache.status.total_bytes or 0
+    if needed > root.available_bytes:
+        said = f"root {root.path}: needs {needed} bytes, {root.available_bytes} are available"
+        return Reason.INSUFFICIENT_CAPACITY, said
+    return None
+
+
+def _root(observed: Observed, cache: ModelDataCacheConfig, node: Node) -> RootStatus | None:
+    said = report(observed, node)
+    roots = said.status.roots if said is not None else ()
+    return next((root for root in roots if root.path == cache.spec.host_path), None)
+
+
+def _slots(observed: Observed, cache: ModelDataCacheConfig, settings: Settings) -> int:
+    """How many more nodes may read the source of this cache now."""
+    source = origin(cache.spec.source, cache.namespace)
+    busy = sum(
+        job.component is Component.FILL and job.state is JobState.ACTIVE and job.source == source
+        for job in observed.jobs
+    )
+    most = observed.endpoint.spec.cache_policy.downloads_at_once or settings.downloads_at_once
+    return min(most, settings.downloads_at_once) - busy
+
+
+def progress(
+    observed: Observed, cache: ModelDataCacheConfig, targets: Iterable[Node], settings: Settings
+) -> list[NodeProgress]:
+    """How far the target nodes are that have not got the cache, those that failed first, then by name."""
+    jobs = fill_jobs(observed, cache)
+    lacking = [
+        _progress(observed, cache, node, jobs.get(node.name, ()), settings)
+        for node in targets
+        if not verified(observed, node, cache)
+    ]
+    waits = {Reason.FILLING.value, Reason.WAITING_FOR_NODES.value}
+    return sorted(lacking, key=lambda one: (one.reason in waits, one.node))
+
+
+def _progress(
+    observed: Observed, cache: ModelDataCacheConfig, node: Node, jobs: Sequence[Job], settings: Settings
+) -> NodeProgress:
+    said = report(observed, node)
+    found = entry(said, cache)
+    last = jobs[-1] if jobs else None
+    obstacle = _obstacle(observed, cache, node)
+    again: datetime | None = None
+    if said is None:
+        reason, message = Reason.AGENT_MISSING, "no agent has said anything since the node started"
+    elif last is not None and last.state is JobState.ACTIVE:
+        reason, message = Reason.FILLING, f"Job {last.name}"
+    elif obstacle is not None:
+        reason, message = obstacle
+    elif last is not None and last.state is JobState.FAILED:
+        reason = reason_of(last.failure) if last.failure is not None else Reason.DEFECT
+        message = last.message or f"Job {last.name} failed"
+        again = datetime.fromtimestamp(int(next_attempt(last, settings)), UTC)
+    elif last is not None:
+        reason, message = Reason.FILLING, "fetched; its agent has not looked since"
+    else:
+        reason, message = Reason.WAITING_FOR_NODES, "others read the source first"
+    return NodeProgress(
+        node=node.name,
+        state=found.state if found is not None else State.ABSENT,
+        reason=reason.value,
+        message=message[:1024],
+        bytes_done=found.bytes_done if found is not None else 0,
+        attempts=last.attempt if last is not None else 0,
+        next_attempt=again,
+    )

@@ -1,0 +1,248 @@
+"""Images kept on nodes: one DaemonSet for each image and namespace, for all endpoints that run it.
+
+A pod that runs the image keeps kubelet from removing it. What runs in it is a static program from the
+operator's own image, so the target needs neither shell nor C library. It never gates: pods do not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cacheprep.api import Endpoint, ModelImageCache
+from cacheprep.api.caches import ImageCachePhase, ImageCacheStatus
+from cacheprep.api.conditions import ConditionType, Reason
+from cacheprep.api.model import JsonObject
+from cacheprep.api.names import API_VERSION, CACHE, COMPONENT, IMAGE_READY, READY
+from cacheprep.plan.actions import Delete, LabelNode
+from cacheprep.plan.conditions import Changes
+from cacheprep.plan.draft import Draft
+from cacheprep.plan.identity import image_cache_name, image_identity
+from cacheprep.plan.jobs import owned_by
+from cacheprep.plan.observed import Component, Node, Observed, Pod
+from cacheprep.plan.settings import Settings
+from cacheprep.plan.status import write_status
+from cacheprep.plan.targets import node_terms, targets
+from cacheprep.plan.workload import images
+
+_HOLD = "/warmroute"
+
+
+def keeps_images(endpoint: Endpoint) -> bool:
+    """Whether an endpoint is to have its images on nodes."""
+    config = endpoint.spec.model_cache_config.image_cache
+    return config is not None and config.enabled and not endpoint.deleting
+
+
+def sharing(observed: Observed, image: str) -> list[Endpoint]:
+    """Endpoints of the namespace that want an image, by name: their pods are to run it, or some still do."""
+    wanted = image_identity(image)
+    running = {
+        pod.endpoint
+        for pod in observed.pods
+        if pod.endpoint and any(image_identity(one) == wanted for one in pod.images)
+    }
+    found = (
+        endpoint
+        for endpoint in observed.endpoints
+        if keeps_images(endpoint)
+        and (endpoint.name in running or wanted in map(image_identity, images(endpoint)))
+    )
+    return sorted(found, key=lambda endpoint: (endpoint.name, endpoint.kind))
+
+
+def keep_images(observed: Observed, settings: Settings, draft: Draft) -> None:
+    """Have the image caches of the endpoint, let go those that nobody of the namespace wants."""
+    there = {cache.name: cache for cache in observed.image_caches}
+    if keeps_images(observed.endpoint):
+        for image in images(observed.endpoint):
+            _keep(observed, image, there.pop(image_cache_name(image), None), settings, draft)
+    for cache in there.values():
+        if sharing(observed, cache.spec.image):
+            _keep(observed, cache.spec.image, cache, settings, draft)
+        else:
+            _let_go(observed, cache, draft)
+
+
+def _keep(
+    observed: Observed, image: str, cache: ModelImageCache | None, settings: Settings, draft: Draft
+) -> None:
+    users = sharing(observed, image)
+    name = image_cache_name(image)
+    there = observed.object("ModelImageCache", name)
+    manifest: JsonObject = {
+        "apiVersion": API_VERSION,
+        "kind": "ModelImageCache",
+        "metadata": {"name": name, "namespace": observed.endpoint.namespace},
+        "spec": {
+            "image": image if cache is None else cache.spec.image,
+            "endpointRefs": [{"kind": one.kind, "name": one.name, "uid": one.uid} for one in users],
+        },
+    }
+    why = f"image of {', '.join(one.name for one in users)}"
+    draft.apply(manifest, there.applied if there is not None else "", why)
+    if cache is None or cache.deleting:
+        return
+    nodes = _targets(observed, users)
+    there = observed.object("DaemonSet", name)
+    draft.apply(
+        _daemon_set(cache, users, settings),
+        there.applied if there is not None else "",
+        f"keeps {cache.spec.image} on {len(nodes)} nodes",
+    )
+    pods = [pod for pod in observed.pods if pod.cache == name]
+    having = {pod.node for pod in pods if pod.ready and not pod.terminating and _same_life(observed, pod)}
+    for node in observed.nodes:
+        _label(node, IMAGE_READY + cache.uid, node.name in having, draft)
+    _say(observed, cache, nodes, pods, having, draft)
+
+
+def _let_go(observed: Observed, cache: ModelImageCache, draft: Draft) -> None:
+    for node in observed.nodes:
+        _label(node, IMAGE_READY + cache.uid, False, draft)
+    why = "no endpoint of the namespace wants the image"
+    daemon_set = observed.object("DaemonSet", cache.name)
+    if daemon_set is not None and not daemon_set.deleting:
+        draft.add(Delete("DaemonSet", cache.namespace, cache.name, why))
+    if not cache.deleting and daemon_set is None and not _labelled(observed, IMAGE_READY + cache.uid):
+        draft.add(Delete("ModelImageCache", cache.namespace, cache.name, why))
+
+
+def _labelled(observed: Observed, label: str) -> bool:
+    return any(label in node.labels for node in observed.nodes)
+
+
+def _targets(observed: Observed, users: Sequence[Endpoint]) -> list[Node]:
+    found = {
+        node.name: node
+        for endpoint in users
+        for node in targets(endpoint.spec.engine.template.spec, observed.nodes)
+    }
+    return [found[name] for name in sorted(found)]
+
+
+def _same_life(observed: Observed, pod: Pod) -> bool:
+    """Whether a pod was made for the node that is there now, and not for one of the same name before it."""
+    node = observed.node_named.get(pod.node)
+    return node is not None and node.ready and pod.created >= node.created
+
+
+def _label(node: Node, label: str, wanted: bool, draft: Draft) -> None:
+    if wanted and node.labels.get(label) != READY:
+        draft.add(LabelNode(node.name, node.uid, label, READY, "it keeps the image"))
+    if not wanted and label in node.labels:
+        draft.add(LabelNode(node.name, node.uid, label, None, "it does not keep the image for sure any more"))
+
+
+def _say(
+    observed: Observed,
+    cache: ModelImageCache,
+    nodes: Sequence[Node],
+    pods: Iterable[Pod],
+    having: set[str],
+    draft: Draft,
+) -> None:
+    cached = sum(node.name in having for node in nodes)
+    failing = sorted({f"{pod.node}: {pod.problem}" for pod in pods if pod.problem})
+    said = f"{cached} of {len(nodes)} nodes keep it"
+    if failing:
+        text = "; ".join(failing[:3])
+        other = "no match for platform" in text or "exec format" in text
+        reason = Reason.ARCHITECTURE_MISMATCH if other else Reason.PULL_FAILED
+        phase, said = ImageCachePhase.DEGRADED, f"{said}; {text}"
+    elif cached < len(nodes):
+        reason, phase = Reason.PULLING, ImageCachePhase.PULLING
+    else:
+        reason, phase = Reason.PULLED, ImageCachePhase.CACHED
+    changes = Changes(cache.status.conditions, cache.metadata.generation, observed.now)
+    changes.set(ConditionType.IMAGE_CACHED, cached == len(nodes), reason, said)
+    status = ImageCacheStatus(
+        observed_generation=cache.metadata.generation,
+        phase=phase,
+        digest=next((pod.digest for pod in pods if pod.digest), cache.status.digest),
+        target=len(nodes),
+        cached=cached,
+        conditions=changes.conditions,
+    )
+    write_status(cache, status, said, draft)
+
+
+def _daemon_set(cache: ModelImageCache, users: Sequence[Endpoint], settings: Settings) -> JsonObject:
+    specs = [endpoint.spec.engine.template.spec for endpoint in users]
+    labels = {CACHE: cache.name, COMPONENT: Component.IMAGE.value}
+    pod: JsonObject = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        "imagePullSecrets": _union(specs, "imagePullSecrets"),
+        "tolerations": _union(specs, "tolerations"),
+        "volumes": [{"name": "warmroute-hold", "emptyDir": {}}],
+        "initContainers": [
+            {
+                "name": "warmroute-hold",
+                "image": settings.image,
+                "command": ["/usr/local/bin/hold", "install", _HOLD],
+                "volumeMounts": [{"name": "warmroute-hold", "mountPath": _HOLD}],
+                "securityContext": _CONFINED,
+                "resources": _SMALL,
+            }
+        ],
+        "containers": [
+            {
+                "name": "warmroute-image",
+                "image": cache.spec.image,
+                "command": [f"{_HOLD}/hold"],
+                "volumeMounts": [{"name": "warmroute-hold", "mountPath": _HOLD, "readOnly": True}],
+                "securityContext": _CONFINED,
+                "resources": _SMALL,
+            }
+        ],
+    }
+    accounts = [spec["serviceAccountName"] for spec in specs if spec.get("serviceAccountName")]
+    if accounts:
+        # It may have pull secrets of its own.
+        pod["serviceAccountName"] = accounts[0]
+    terms = [node_terms(spec) for spec in specs]
+    if all(terms):
+        either = [term for of_one in terms for term in of_one]
+        required = {"nodeSelectorTerms": _unique(either)}
+        pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {
+            "name": cache.name,
+            "namespace": cache.namespace,
+            "labels": labels,
+            "ownerReferences": [owned_by(cache)],
+        },
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+_CONFINED: JsonObject = {
+    "runAsUser": 65532,
+    "runAsGroup": 65532,
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_SMALL: JsonObject = {"requests": {"cpu": "1m", "memory": "8Mi"}, "limits": {"memory": "32Mi"}}
+
+
+def _union(specs: Iterable[JsonObject], field: str) -> list[Any]:
+    return _unique([one for spec in specs for one in spec.get(field) or ()])
+
+
+def _unique(several: Iterable[Any]) -> list[Any]:
+    made: list[Any] = []
+    for one in several:
+        if one not in made:
+            made.append(one)
+    return made

@@ -1,0 +1,278 @@
+"""What is said of an endpoint and its caches: status, conditions, and Events when a condition changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from cacheprep.api import ModelDataCacheConfig
+from cacheprep.api.caches import MOST_NOT_READY, DataCacheState, DataCacheStatus, NodeProgress
+from cacheprep.api.conditions import ConditionType, Reason, reason_of
+from cacheprep.api.serving import Phase, ServingStatus
+from cacheprep.plan.actions import Event
+from cacheprep.plan.conditions import Changes
+from cacheprep.plan.draft import Draft
+from cacheprep.plan.drift import drifted
+from cacheprep.plan.gate import Gate
+from cacheprep.plan.observed import Component, JobState, Node, Observed
+from cacheprep.plan.possession import entry, report, verified
+from cacheprep.plan.resolve import jobs_of
+from cacheprep.plan.status import told, write_status
+from cacheprep.plan.versions import Versions
+
+PROGRESS_S, PROGRESS_SHARE = 30.0, 0.05
+"""Progress alone is written at most this often, and only when it is this much."""
+
+_WAITS = frozenset({Reason.FILLING, Reason.WAITING_FOR_NODES})
+_WARNINGS = frozenset(
+    {
+        Reason.INVALID_REQUEST,
+        Reason.ACCESS_DENIED,
+        Reason.SOURCE_UNAVAILABLE,
+        Reason.SOURCE_CHANGED,
+        Reason.INTEGRITY_MISMATCH,
+        Reason.INSUFFICIENT_CAPACITY,
+        Reason.DEFECT,
+        Reason.NODES_FAILED,
+        Reason.AGENT_MISSING,
+        Reason.GATE_TIMED_OUT,
+        Reason.HOST_PATH_NOT_ALLOWED,
+        Reason.NAME_TAKEN,
+        Reason.PULL_FAILED,
+        Reason.CLEANUP_TIMED_OUT,
+    }
+)
+
+
+def say_cache(
+    observed: Observed,
+    cache: ModelDataCacheConfig,
+    targets: Sequence[Node],
+    lacking: Sequence[NodeProgress],
+    draft: Draft,
+) -> None:
+    """Write the status of a cache that is wanted.
+
+    Args:
+        observed: what is.
+        cache: the cache.
+        targets: its target nodes.
+        lacking: those that have not got it.
+        draft: takes the action.
+    """
+    before = cache.status
+    changes = Changes(before.conditions, cache.metadata.generation, observed.now)
+    state, resolved = _resolved(observed, cache, changes)
+    if resolved:
+        state = _cached(targets, lacking, changes)
+        _drift(cache, changes)
+    ready = len(targets) - len(lacking)
+    full = bool(targets) and resolved and not lacking
+    started = before.started_at or (_time(observed.now) if resolved else None)
+    status = before.model_copy(
+        update={
+            "observed_generation": cache.metadata.generation,
+            "state": state,
+            "target": len(targets),
+            "ready": ready,
+            "bytes_done": _bytes(observed, cache, targets),
+            "started_at": started,
+            "finished_at": before.finished_at or (_time(observed.now) if full else None),
+            "not_ready": tuple(lacking[:MOST_NOT_READY]),
+            "progress_at": _time(observed.now),
+            "conditions": changes.conditions,
+        }
+    )
+    if not _only_progress(before, status) or _worth_writing(cache, status, observed.now, draft):
+        write_status(cache, status, f"{state.value}: {ready} of {len(targets)} target nodes", draft)
+
+
+def _resolved(
+    observed: Observed, cache: ModelDataCacheConfig, changes: Changes
+) -> tuple[DataCacheState, bool]:
+    if cache.status.key is not None:
+        said = f"{cache.status.files} files, {cache.status.total_bytes} bytes, key {cache.status.key}"
+        changes.set(ConditionType.RESOLVED, True, Reason.SOURCE_LISTED, said)
+        return DataCacheState.FILLING, True
+    jobs = jobs_of(observed, cache, Component.RESOLVE)
+    if jobs and jobs[-1].state is JobState.FAILED:
+        last = jobs[-1]
+        reason = reason_of(last.failure) if last.failure is not None else Reason.DEFECT
+        changes.set(ConditionType.RESOLVED, False, reason, last.message or f"Job {last.name} failed")
+        return DataCacheState.FAILED, False
+    changes.set(ConditionType.RESOLVED, False, Reason.RESOLVING, "a Job lists the source")
+    return DataCacheState.RESOLVING, False
+
+
+def _cached(targets: Sequence[Node], lacking: Sequence[NodeProgress], changes: Changes) -> DataCacheState:
+    failed = [one for one in lacking if Reason[_name(one.reason)] not in _WAITS]
+    said = f"{len(targets) - len(lacking)} of {len(targets)} target nodes have it"
+    if not targets:
+        changes.set(ConditionType.CACHED, False, Reason.NO_TARGET_NODES, "no node is there to put pods on")
+        return DataCacheState.READY
+    if not lacking:
+        changes.set(ConditionType.CACHED, True, Reason.ALL_NODES_READY, said)
+        return DataCacheState.READY
+    if failed:
+        reasons = {one.reason for one in failed}
+        reason = Reason[_name(failed[0].reason)] if len(reasons) == 1 else Reason.NODES_FAILED
+        first = failed[0]
+        changes.set(ConditionType.CACHED, False, reason, f"{said}; {first.node}: {first.message}")
+        return DataCacheState.DEGRADED
+    changes.set(ConditionType.CACHED, False, Reason.FILLING, said)
+    return DataCacheState.FILLING
+
+
+def _drift(cache: ModelDataCacheConfig, changes: Changes) -> None:
+    if cache.status.drift_checked_at is None:
+        return
+    if drifted(cache):
+        said = f"the source now has {cache.status.drifted_key}, the cache is {cache.status.key}"
+        changes.set(ConditionType.SOURCE_DRIFTED, True, Reason.SOURCE_CHANGED, said)
+    else:
+        changes.set(ConditionType.SOURCE_DRIFTED, False, Reason.SOURCE_UNCHANGED, "as it was listed")
+
+
+def _bytes(observed: Observed, cache: ModelDataCacheConfig, targets: Sequence[Node]) -> int:
+    found = (entry(report(observed, node), cache) for node in targets)
+    return sum(one.bytes_done for one in found if one is not None)
+
+
+def _only_progress(before: DataCacheStatus, status: DataCacheStatus) -> bool:
+    """Whether nothing differs but how many bytes there are."""
+
+    def still(of: DataCacheStatus) -> DataCacheStatus:
+        nodes = tuple(
+            one.model_copy(update={"bytes_done": 0, "bytes_per_second": None, "eta_seconds": None})
+            for one in of.not_ready
+        )
+        return of.model_copy(update={"bytes_done": 0, "progress_at": None, "not_ready": nodes})
+
+    return still(before) == still(status)
+
+
+def _worth_writing(cache: ModelDataCacheConfig, status: DataCacheStatus, now: float, draft: Draft) -> bool:
+    before = cache.status
+    whole = (cache.status.total_bytes or 0) * max(status.target, 1)
+    if before.bytes_done == status.bytes_done:
+        return False
+    if before.progress_at is not None and now - before.progress_at.timestamp() < PROGRESS_S:
+        draft.wake(before.progress_at.timestamp() + PROGRESS_S)
+        return False
+    return abs(status.bytes_done - before.bytes_done) >= PROGRESS_SHARE * whole
+
+
+def say_endpoint(
+    observed: Observed,
+    which: Versions,
+    gate: Gate | None,
+    targets: Sequence[Node],
+    listing_requested: str | None,
+    problem: tuple[Reason, str] | None,
+    draft: Draft,
+) -> None:
+    """Write the status of the endpoint, and an Event for each condition that is another than before.
+
+    Args:
+        observed: what is.
+        which: caches of the endpoint.
+        gate: of the wanted cache, None if weights are not cached.
+        targets: its target nodes.
+        listing_requested: the word for a new listing, once there is one it stays.
+        problem: why nothing is done for it.
+        draft: takes the actions.
+    """
+    endpoint, deployment = observed.endpoint, observed.deployment
+    before = endpoint.status
+    changes = Changes(before.conditions, endpoint.metadata.generation, observed.now)
+    opened = before.gate_opened_at
+    if problem is not None:
+        changes.set(ConditionType.GATE_OPEN, opened is not None, *problem)
+    elif gate is None:
+        changes.set(ConditionType.GATE_OPEN, True, Reason.NOT_GATED, "weights are not cached")
+    elif which.rolling_over:
+        changes.set(ConditionType.GATE_OPEN, True, Reason.ENOUGH_NODES_READY, "it was open before")
+    else:
+        changes.set(ConditionType.GATE_OPEN, gate.open, gate.reason, gate.message)
+    if gate is not None and gate.open and problem is None:
+        opened = opened or _time(observed.now)
+    _available(observed, changes)
+    _rollover(which, gate, changes)
+    cache = which.wanted or which.active
+    ready = 0
+    if cache is not None:
+        ready = sum(verified(observed, node, cache) for node in targets)
+        resolved = next((one for one in cache.status.conditions if one.type == ConditionType.RESOLVED), None)
+        if resolved is not None and resolved.status != "True":
+            changes.set(ConditionType.RESOLVED, False, Reason[_name(resolved.reason)], resolved.message)
+        _drift(cache, changes)
+    serving = deployment is not None and deployment.ours and deployment.ready_replicas > 0
+    status = ServingStatus(
+        observed_generation=endpoint.metadata.generation,
+        phase=_phase(which, deployment is not None, serving, problem is not None),
+        active_cache=which.active.name if which.active is not None else None,
+        next_cache=which.wanted_name if which.rolling_over else None,
+        cache_key=which.active.status.key if which.active is not None else None,
+        listing_requested=listing_requested or before.listing_requested,
+        gate_opened_at=opened,
+        target=len(targets) if cache is not None else 0,
+        ready=ready,
+        replicas=deployment.replicas if deployment is not None else 0,
+        ready_replicas=deployment.ready_replicas if deployment is not None else 0,
+        conditions=changes.conditions,
+    )
+    write_status(endpoint, status, f"{status.phase.value}: {ready} of {len(targets)} nodes", draft)
+    tell(observed, changes, draft)
+
+
+def tell(observed: Observed, changes: Changes, draft: Draft) -> None:
+    """Write an Event about the endpoint for each transition."""
+    endpoint = observed.endpoint
+    for one in changes.transitions:
+        warning = one.reason in _WARNINGS
+        message = f"{one.type.value} is {one.true}: {one.message}"
+        why = f"{one.type.value} has changed"
+        place = (endpoint.kind, endpoint.namespace, endpoint.name, endpoint.uid)
+        draft.add(Event(*place, warning, one.reason.value, message[:1024], why))
+
+
+def _available(observed: Observed, changes: Changes) -> None:
+    deployment = observed.deployment
+    taken = sorted(observed.foreign)
+    if taken:
+        said = f"{told(taken)} is there, and not of this object"
+        changes.set(ConditionType.AVAILABLE, False, Reason.NAME_TAKEN, said)
+    elif deployment is None:
+        changes.set(ConditionType.AVAILABLE, False, Reason.NOT_SERVING, "there is no Deployment yet")
+    elif not deployment.ready_replicas:
+        changes.set(ConditionType.AVAILABLE, False, Reason.NOT_SERVING, "no pod is ready")
+    else:
+        reason = Reason.SERVING if deployment.rolled_out else Reason.ROLLING_OUT
+        changes.set(ConditionType.AVAILABLE, True, reason, "pods serve")
+
+
+def _rollover(which: Versions, gate: Gate | None, changes: Changes) -> None:
+    if not which.rolling_over or which.active is None:
+        return
+    said = f"from {which.active.name} to {which.wanted_name}"
+    if gate is not None:
+        said += f"; {gate.message}"
+    changes.set(ConditionType.ROLLING_OVER, True, Reason.FILLING_NEXT, said)
+
+
+def _phase(which: Versions, deployed: bool, serving: bool, problem: bool) -> Phase:
+    if problem:
+        return Phase.SERVING if serving else Phase.FAILED
+    if which.rolling_over:
+        return Phase.ROLLING_OVER
+    if serving:
+        return Phase.SERVING
+    return Phase.DEPLOYING if deployed else Phase.CACHING
+
+
+def _name(reason: str) -> str:
+    return next((one.name for one in Reason if one.value == reason), Reason.DEFECT.name)
+
+
+def _time(now: float) -> datetime:
+    return datetime.fromtimestamp(int(now), UTC)
