@@ -142,7 +142,7 @@ async def test_a_change_reaches_routing_within_a_second_also_in_a_burst_that_is_
         await told.until(*(f"10.0.0.{one}:8000" for one in range(1, 42)))
         assert told.times[-1] - written < SECOND
         most = 2 + (told.times[-1] - began) / kubernetes.BATCH_SECONDS
-        assert len(told.all) - steps <= most < 40
+        assert len(told.all) - steps <= most
 
 
 # --- Warm nodes ---
