@@ -1,0 +1,68 @@
+"""One replica of the controller: it waits or leads, and ends when it may not lead any more."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from datetime import UTC, datetime
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from cacheprep import __version__
+from cacheprep.controller.acting import Hand
+from cacheprep.controller.lease import Lease
+from cacheprep.controller.metrics import ControllerMetrics
+from cacheprep.controller.reconcile import Reconciler
+from cacheprep.health import answering
+from cacheprep.plan.settings import Settings
+from extproc.pool.discovery.kubernetes import Cluster, follow
+
+LEASE = "cacheprep-controller"
+
+_log = structlog.get_logger(__name__)
+
+
+async def control(cluster: Cluster, settings: Settings, *, identity: str, listen: str) -> None:
+    """Lead once the lease is had, and keep all endpoints of the cluster, until cancelled.
+
+    Args:
+        cluster: the API server; the lease is in its namespace.
+        settings: of the operator.
+        identity: of this replica; unique.
+        listen: host:port for health and metrics.
+
+    Raises:
+        cacheprep.controller.lease.Lost: another may lead.
+        cacheprep.failures.Failure: InvalidRequest if `listen` cannot be had.
+    """
+    registry = CollectorRegistry()
+    metrics = ControllerMetrics(registry)
+    lease = Lease(cluster, cluster.namespace, LEASE, identity, time.monotonic, lambda: datetime.now(UTC))
+
+    async def lead() -> None:
+        metrics.leading.set(1)
+        await keep(cluster, Hand(cluster, time.time), settings, metrics)
+
+    # A replica that waits for the lease is ready: it takes over when it is its turn.
+    async with answering(listen, registry, lambda: "", lambda: "") as port:
+        _log.info("controller", version=__version__, identity=identity, port=port)
+        await lease.lead(lead)
+
+
+async def keep(cluster: Cluster, hand: Hand, settings: Settings, metrics: ControllerMetrics) -> None:
+    """Keep all endpoints of the cluster, until cancelled. Nobody else may do so meanwhile.
+
+    Args:
+        cluster: the API server.
+        hand: what carries actions out.
+        settings: of the operator.
+        metrics: what is counted.
+    """
+    reconciler = Reconciler(cluster, hand, settings, metrics, time.monotonic, time.time)
+    async with asyncio.TaskGroup() as tasks:
+        for index in reconciler.world.indices:
+            following = follow(cluster, index.listing, index.take, random.Random())
+            tasks.create_task(following, name=index.listing.resource.plural)
+        tasks.create_task(reconciler.run(), name="reconcile")

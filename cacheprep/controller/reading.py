@@ -1,0 +1,269 @@
+"""Objects of Kubernetes as JSON, cut down to what the plan looks at. Pure.
+
+What a rule does not look at is left out, so that changes of it wake nobody: a node's heartbeat, the counters
+of a Job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from cacheprep.api.names import (
+    APPLIED,
+    ATTEMPT,
+    CACHE,
+    CACHE_KEY,
+    COMPONENT,
+    ENDPOINT,
+    NODE,
+    RETRY,
+    SOURCE,
+    WORKLOAD,
+)
+from cacheprep.failures import Reason
+from cacheprep.objects import Json
+from cacheprep.plan.observed import (
+    Component,
+    Deployment,
+    Job,
+    JobState,
+    Node,
+    Object,
+    Pod,
+    Slice,
+    SliceEndpoint,
+    Taint,
+)
+
+_EXIT_CODE = re.compile(r"failed with exit code ([0-9]+)")
+"""In the message of a Job that its podFailurePolicy ended: kubernetes, pkg/controller/job,
+pod_failure_policy.go."""
+_REASONS = {str(reason.exit_code): reason for reason in Reason}
+
+
+class Owned(NamedTuple):
+    """A Deployment, and who owns it."""
+
+    namespace: str
+    name: str
+    owner: str
+    """uid of the controlling owner; "" if there is none."""
+    deployment: Deployment
+
+
+class JobPod(NamedTuple):
+    """A pod of a Job of ours."""
+
+    namespace: str
+    name: str
+    job: str
+    succeeded: bool
+    said: str
+    """What its container said last, once it has ended."""
+    created: float
+
+
+class Placed(NamedTuple):
+    """Something in a namespace."""
+
+    namespace: str
+    what: Any
+
+
+def node(item: Json) -> Node:
+    """A Node."""
+    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    return Node(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        boot_id=(status.get("nodeInfo") or {}).get("bootID") or "",
+        labels=metadata.get("labels") or {},
+        taints=tuple(
+            Taint(taint["key"], taint["effect"], taint.get("value") or "")
+            for taint in spec.get("taints") or ()
+        ),
+        ready=_is_true(status, "Ready"),
+        unschedulable=bool(spec.get("unschedulable")),
+        deleting=_deleting(item),
+        created=_time(metadata.get("creationTimestamp")) or 0.0,
+    )
+
+
+def job(item: Json) -> Job:
+    """A Job of ours. Raises ValueError or KeyError if its labels are not those of one."""
+    metadata, status = item["metadata"], item.get("status") or {}
+    labels, annotations = metadata["labels"], metadata.get("annotations") or {}
+    failed, complete = _condition(status, "Failed"), _condition(status, "Complete")
+    state = JobState.FAILED if failed else JobState.SUCCEEDED if complete else JobState.ACTIVE
+    message = str((failed or {}).get("message") or "")
+    code = _EXIT_CODE.search(message)
+    ended = failed or complete
+    return Job(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        component=Component(labels[COMPONENT]),
+        cache=labels[CACHE],
+        state=state,
+        key=labels.get(CACHE_KEY) or "",
+        source=labels.get(SOURCE) or "",
+        node=annotations.get(NODE) or "",
+        attempt=int(annotations.get(ATTEMPT) or 1),
+        retry=annotations.get(RETRY) or "",
+        finished=_time(status.get("completionTime") or ended.get("lastTransitionTime")) if ended else None,
+        failure=_REASONS.get(code[1]) if code else None,
+        message=message,
+        deleting=_deleting(item),
+    )
+
+
+def job_pod(item: Json) -> JobPod:
+    """A pod of a Job of ours; `job` is "" for one of a DaemonSet."""
+    metadata, status = item["metadata"], item.get("status") or {}
+    owner = _owner(item)
+    ended = [
+        state["terminated"]
+        for container in status.get("containerStatuses") or ()
+        if (state := container.get("state") or {}).get("terminated")
+    ]
+    return JobPod(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        job=owner["name"] if owner.get("kind") == "Job" else "",
+        succeeded=status.get("phase") == "Succeeded",
+        said=str(ended[0].get("message") or "").strip() if ended else "",
+        created=_time(metadata.get("creationTimestamp")) or 0.0,
+    )
+
+
+def pod(item: Json) -> Pod:
+    """A pod of an endpoint, or of a DaemonSet that keeps an image."""
+    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    containers: Sequence[Json] = status.get("containerStatuses") or ()
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        endpoint=labels.get(ENDPOINT) or "",
+        cache=labels.get(CACHE) or "",
+        node=spec.get("nodeName") or "",
+        ips=tuple(one["ip"] for one in status.get("podIPs") or ()),
+        ready=_is_true(status, "Ready"),
+        terminating=_deleting(item),
+        cache_key=annotations.get(CACHE_KEY) or "",
+        images=tuple(one["image"] for one in spec.get("containers") or ()),
+        digest=_digest(containers),
+        problem=_problem([*(status.get("initContainerStatuses") or ()), *containers]),
+        created=_time(metadata.get("creationTimestamp")) or 0.0,
+    )
+
+
+def deployment(item: Json) -> Owned:
+    """A Deployment that bears the label of an endpoint; `ours` is left to who knows the endpoint's uid."""
+    metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    template = spec["template"]["metadata"].get("annotations") or {}
+    replicas = 1 if spec.get("replicas") is None else int(spec["replicas"])
+    count = {
+        name: int(status.get(name) or 0) for name in ("replicas", "updatedReplicas", "availableReplicas")
+    }
+    observed = int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0)
+    said = Deployment(
+        uid=metadata["uid"],
+        ours=True,
+        cache=template.get(CACHE) or "",
+        cache_key=template.get(CACHE_KEY) or "",
+        workload=annotations.get(WORKLOAD) or "",
+        applied=annotations.get(APPLIED) or "",
+        replicas=replicas,
+        ready_replicas=int(status.get("readyReplicas") or 0),
+        rolled_out=observed and all(counted == replicas for counted in count.values()),
+        deleting=_deleting(item),
+    )
+    return Owned(metadata["namespace"], metadata["name"], _owner(item).get("uid") or "", said)
+
+
+def endpoint_slice(item: Json) -> Placed:
+    """An EndpointSlice of ours, with the Service that it is of."""
+    metadata = item["metadata"]
+    ports = item.get("ports") or ()
+    said = Slice(
+        name=metadata["name"],
+        family=item["addressType"],
+        port=int(ports[0].get("port") or 0) if ports else 0,
+        endpoints=tuple(_slice_endpoint(one) for one in item.get("endpoints") or ()),
+    )
+    service = (metadata.get("labels") or {}).get("kubernetes.io/service-name") or ""
+    return Placed(metadata["namespace"], (service, said))
+
+
+def other(kind: str) -> Any:
+    """Reads any other object of ours, of this kind."""
+
+    def read(item: Json) -> Placed:
+        metadata = item["metadata"]
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        said = Object(
+            kind=kind,
+            name=metadata["name"],
+            uid=metadata["uid"],
+            applied=annotations.get(APPLIED) or "",
+            endpoint=_owner(item).get("uid") or "",
+            cache=labels.get(CACHE) or "",
+            deleting=_deleting(item),
+        )
+        return Placed(metadata["namespace"], said)
+
+    return read
+
+
+def _slice_endpoint(item: Json) -> SliceEndpoint:
+    conditions, target = item.get("conditions") or {}, item.get("targetRef") or {}
+    return SliceEndpoint(
+        address=item["addresses"][0],
+        pod=target.get("name") or "",
+        pod_uid=target.get("uid") or "",
+        node=item.get("nodeName") or "",
+        zone=item.get("zone") or "",
+        ready=bool(conditions.get("ready")) and bool(conditions.get("serving")),
+        terminating=bool(conditions.get("terminating")),
+    )
+
+
+def _digest(containers: Sequence[Json]) -> str:
+    """sha256:... of the first container's image; "" while the runtime does not say."""
+    image = str(containers[0].get("imageID") or "") if containers else ""
+    return image[image.find("sha256:") :] if "sha256:" in image else ""
+
+
+def _problem(containers: Sequence[Json]) -> str:
+    for container in containers:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason = str(waiting.get("reason") or "")
+        if reason and reason not in ("ContainerCreating", "PodInitializing"):
+            return reason
+    return ""
+
+
+def _condition(status: Json, kind: str) -> Mapping[str, Any] | None:
+    found = (one for one in status.get("conditions") or () if one["type"] == kind and one["status"] == "True")
+    return next(found, None)
+
+
+def _is_true(status: Json, kind: str) -> bool:
+    return _condition(status, kind) is not None
+
+
+def _owner(item: Json) -> Mapping[str, Any]:
+    owners = item["metadata"].get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), {})
+
+
+def _deleting(item: Json) -> bool:
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def _time(text: str | None) -> float | None:
+    return None if not text else datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,248 @@
+"""One endpoint after the other: observe, plan, carry out. Level-based; it remembers nothing that matters.
+
+Endpoints take turns, and one plan is carried out at a time: so what two of them do at one source is counted,
+and none goes by a view of the cluster from before the other's writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+import aiohttp
+import structlog
+
+from cacheprep.controller.acting import Hand, Unreadable
+from cacheprep.controller.metrics import ControllerMetrics
+from cacheprep.controller.refusals import Refusal, status_with
+from cacheprep.controller.turns import RESYNC_SECONDS, Turns
+from cacheprep.controller.world import Parent, World
+from cacheprep.objects import CONFLICT, NOT_FOUND, Json, path
+from cacheprep.plan.actions import Action, Apply, Delete, RecordDrift, RecordListing, SetFinalizer, SetStatus
+from cacheprep.plan.labels import orphans
+from cacheprep.plan.observed import Observed
+from cacheprep.plan.plan import Plan, plan
+from cacheprep.plan.settings import Settings
+from extproc.pool.discovery.kubernetes import FORBIDDEN, ApiError, Cluster
+
+SEEN_SECONDS = 5.0
+"""Longest wait until the watches bring what was written."""
+_TAKEN = ("Deployment", "Service", "ConfigMap", "HorizontalPodAutoscaler")
+"""Kinds of which an endpoint takes a name that somebody else may have."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Reconciler:
+    """Plans for all endpoints, and has them carried out.
+
+    Args:
+        cluster: where names are looked up.
+        hand: what carries actions out.
+        settings: of the operator.
+        metrics: what is counted.
+        now: monotonic time, s.
+        wall: Unix time, s.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        hand: Hand,
+        settings: Settings,
+        metrics: ControllerMetrics,
+        now: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._heard = asyncio.Event()
+        self.world = World(self.changed, self._heard.set)
+        self._cluster = cluster
+        self._hand = hand
+        self._settings = settings
+        self._metrics = metrics
+        self._now = now
+        self._wall = wall
+        self._turns: Turns[Parent] = Turns()
+        self._swept = float("-inf")
+
+    def changed(self, parent: Parent) -> None:
+        """Something changed that an endpoint's plan may go by."""
+        self._turns.ask(parent, self._now())
+
+    async def run(self) -> None:
+        """Work until cancelled, once all is known."""
+        while self.world.unknown:
+            await self._heard.wait()
+            self._heard.clear()
+        _log.info("all is known", endpoints=len(self.world.parents), nodes=len(self.world.nodes.values))
+        while True:
+            self._metrics.endpoints.set(len(self.world.parents))
+            if self._now() - self._swept >= RESYNC_SECONDS:
+                await self._sweep()
+            parent = self._turns.take(self._now())
+            if parent is None:
+                await self._hear(self._turns.next_at())
+            else:
+                await self._look(parent)
+
+    async def _hear(self, until: float | None) -> None:
+        """Wait until something changes, or this time (monotonic, s) or the next sweep has come."""
+        sweep = max(self._swept, self._now() - RESYNC_SECONDS) + RESYNC_SECONDS
+        wait = min(sweep, sweep if until is None else until) - self._now()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, wait)):
+                await self._heard.wait()
+        self._heard.clear()
+
+    async def _look(self, parent: Parent) -> None:
+        observed = self.world.observed(parent, self._wall())
+        if observed is None:
+            self._turns.forget(parent)
+            return
+        try:
+            started = self._now()
+            made = plan(observed, self._settings)
+            planning = self._now() - started
+            self._metrics.planning.observe(planning)
+            foreign = await self._foreign(observed, made.actions)
+            if foreign:
+                made = plan(replace(observed, foreign=foreign), self._settings)
+            await self._carry_out(observed, made)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._fail(parent, error)
+            return
+        wake = None if made.wake_at is None else self._now() + max(0.0, made.wake_at - self._wall())
+        self._turns.looked(parent, planning, self._now(), wake)
+
+    def _fail(self, parent: Parent, error: Exception) -> None:
+        wait = self._turns.failed(parent, self._now())
+        about = {**parent._asdict(), "again_in_seconds": wait, "error": str(error) or repr(error)}
+        match error:
+            case ApiError(status=status) if status == CONFLICT:
+                kind = "conflict"
+            case ApiError() | aiohttp.ClientError() | OSError():
+                kind = "unreachable" if getattr(error, "status", 0) == 0 else "refused"
+            case Unreadable():
+                kind = "unreadable"
+            case _:
+                kind = "defect"
+        self._metrics.failures.labels(kind).inc()
+        if kind == "defect":
+            # Others are to be kept whatever is wrong with this one.
+            _log.exception("an endpoint cannot be planned for", **about)
+        else:
+            _log.warning("a plan could not be carried out", **about)
+
+    async def _foreign(self, observed: Observed, actions: Iterable[Action]) -> frozenset[str]:
+        """Names that a plan would take and that are somebody else's, as Service/llama."""
+        found = set()
+        for action in actions:
+            if not isinstance(action, Apply) or action.kind not in _TAKEN or _is_ours(observed, action):
+                continue
+            where = path(action.kind, action.name, observed.endpoint.namespace)
+            try:
+                item = await self._cluster.send("GET", where)
+            except ApiError as error:
+                if error.status not in (NOT_FOUND, FORBIDDEN):
+                    raise
+                continue
+            owners = item["metadata"].get("ownerReferences") or ()
+            wanted = {owner["uid"] for owner in action.manifest["metadata"].get("ownerReferences") or ()}
+            if not any(owner.get("uid") in wanted for owner in owners):
+                found.add(f"{action.kind}/{action.name}")
+        return frozenset(found)
+
+    async def _carry_out(self, observed: Observed, made: Plan) -> None:
+        endpoint = observed.endpoint
+        version = endpoint.metadata.resource_version
+        refusals: list[Refusal] = []
+        status: SetStatus | None = None
+        for action in made.actions:
+            if isinstance(action, SetStatus) and (action.kind, action.name) == (endpoint.kind, endpoint.name):
+                # Last: it tells what of the rest was refused.
+                status = action
+                continue
+            if refusals and isinstance(action, Delete):
+                # What was to take its place may be what was refused.
+                continue
+            try:
+                written = await self._do(observed, action)
+            except ApiError as error:
+                if error.status != FORBIDDEN:
+                    raise
+                refusals.append(Refusal(str(error)))
+                continue
+            if isinstance(action, SetFinalizer) and written is not None:
+                version = written["metadata"]["resourceVersion"]
+        await self._say(observed, status, version, refusals)
+        await self._seen(observed, made.actions)
+
+    async def _say(
+        self, observed: Observed, planned: SetStatus | None, version: str, refusals: list[Refusal]
+    ) -> None:
+        endpoint = observed.endpoint
+        before = endpoint.status.write()
+        wanted = before if planned is None else planned.status
+        status = status_with(endpoint, wanted, refusals, observed.now)
+        if status == before:
+            return
+        why = planned.why if planned is not None else "what is refused has changed"
+        await self._do(
+            observed, SetStatus(endpoint.kind, endpoint.namespace, endpoint.name, version, status, why)
+        )
+
+    async def _do(self, observed: Observed, action: Action) -> Json | None:
+        name = type(action).__name__
+        _log.info("action", action=name, endpoint=observed.endpoint.name, **_about(action))
+        try:
+            written = await self._hand.do(
+                action,
+                observed.endpoint,
+                lambda cache: self.world.data_cache(observed.endpoint.namespace, cache),
+                self.world.job_pods,
+            )
+        except Unreadable:
+            if isinstance(action, RecordListing | RecordDrift):
+                # Another Job prints it again.
+                gone = Delete("Job", action.namespace, action.job, "what it printed cannot be had")
+                await self._do(observed, gone)
+            raise
+        self._metrics.actions.labels(name).inc()
+        return written
+
+    async def _seen(self, observed: Observed, actions: Iterable[Action]) -> None:
+        """Wait until the Jobs that were written are in view, by which downloads are counted."""
+        namespace = observed.endpoint.namespace
+        written = {one.name for one in actions if isinstance(one, Apply) and one.kind == "Job"}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SEEN_SECONDS):
+                while written - {job.name for job in self.world.jobs.values if job.namespace == namespace}:
+                    self._heard.clear()
+                    await self._heard.wait()
+
+    async def _sweep(self) -> None:
+        """Remove labels of caches that are no more."""
+        self._swept = self._now()
+        for action in orphans(self.world.nodes.values, self.world.cache_uids):
+            try:
+                await self._hand.label(action)
+            except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
+                _log.warning("a label stays", node=action.node, label=action.label, error=str(error))
+
+
+def _is_ours(observed: Observed, action: Apply) -> bool:
+    if action.kind == "Deployment":
+        return observed.deployment is not None and observed.deployment.ours
+    return observed.object(action.kind, action.name) is not None
+
+
+def _about(action: Action) -> dict[str, str]:
+    """What an action is about, for the log."""
+    if isinstance(action, Apply):
+        return {"kind": action.kind, "name": action.name, "why": action.why}
+    fields = ("kind", "name", "node", "label", "job", "why")
+    return {name: str(getattr(action, name)) for name in fields if hasattr(action, name)}
