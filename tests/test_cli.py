@@ -149,6 +149,13 @@ class TestCheck:
         path.write_text("pools: [{name: a, endpoints: {pods: {selector: app=x, ports: [80]}}}]\n")
         said = run("check", path)
         assert "ready pods with app=x" in said.stdout
+        path.write_text(
+            "pools: [{name: a, endpoints: {service: {name: llama, port: http}},"
+            " settingsFrom: {configMap: {name: llama-routing}}}]\n"
+        )
+        said = run("check", path)
+        assert "ready endpoints of Service llama, port http" in said.stdout
+        assert "settings of pool a in ConfigMap llama-routing[settings.yaml] go before these" in said.stdout
         assert said.stderr == ""
 
     def test_exit_codes_are_documented(self) -> None:
