@@ -1,63 +1,45 @@
-"""An API server that knows the operator's kinds, and a namespace for each test in which everybody acts."""
+"""An API server with manifests/operator, and a namespace for each test in which everybody acts.
+
+The controller has the rights that the manifests give it, and no others.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import yaml
-from kubernetes_asyncio import client as api
 
 from extproc.pool.discovery.kubernetes import Cluster, connected
 from tests.apiserver import cluster
-from tests.apiserver.attachment.kubectl import ROOT
+from tests.apiserver.attachment.kubectl import ROOT, Kubectl
 from tests.apiserver.cluster import ADMIN, ApiServer
 from tests.apiserver.operator.actors import Actors, kubelet
+from tests.apiserver.operator.identity import kubeconfig_of, token
 from tests.apiserver.operator.running import Keeper
-from tests.envoy.process import eventually
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    if reason := cluster.missing():
-        pytest.skip(reason)
-    running = ApiServer(tmp_path_factory.mktemp("apiserver"))
-    try:
-        asyncio.run(_start(running))
-        yield running
-    finally:
-        running.kill()
-
-
-async def _start(server: ApiServer) -> None:
-    await server.ready()
-    files = sorted((ROOT / "manifests" / "operator" / "crds").glob("warmroute.dev_*.yaml"))
-    async with cluster.admin(server) as client:
-        known = api.ApiextensionsV1Api(client)
-        for file in files:
-            await known.create_custom_resource_definition(yaml.safe_load(file.read_text()))
-
-        async def established() -> bool:
-            listed = await known.list_custom_resource_definition()
-            return all(
-                any(
-                    one.type == "Established" and one.status == "True" for one in item.status.conditions or ()
-                )
-                for item in listed.items
-            )
-
-        await eventually(established, "the kinds are known", 60, process=server.process)
+def operated(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> ApiServer:
+    """The API server, with manifests/operator."""
+    binary = cluster.binary("kubectl")
+    if binary is None:
+        pytest.skip(
+            "no kubectl: python -m tests.apiserver.build DIRECTORY, and name it in KUBEBUILDER_ASSETS"
+        )
+    kubectl = Kubectl(Path(binary), server.kubeconfig(ADMIN), tmp_path_factory.mktemp("kubectl"))
+    kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "operator"))
+    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    return server
 
 
 @pytest.fixture
-async def admin(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+async def admin(operated: ApiServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     """The API server, as its administrator."""
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(ADMIN)))
+    monkeypatch.setenv("KUBECONFIG", str(operated.kubeconfig(ADMIN)))
     async with connected() as made:
         yield made
 
@@ -77,9 +59,14 @@ async def actors(admin: Cluster, tmp_path: Path) -> AsyncIterator[Actors]:
 
 
 @pytest.fixture
-async def keeper(admin: Cluster, actors: Actors) -> AsyncIterator[Keeper]:
+async def keeper(
+    admin: Cluster, actors: Actors, operated: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Keeper]:
     """A controller that can be killed and started."""
-    made = Keeper(admin)
-    made.start()
-    yield made
-    await made.kill()
+    granted = await token(admin, "warmroute-operator", "cacheprep-controller")
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig_of(operated, granted, tmp_path)))
+    async with connected() as own:
+        made = Keeper(own)
+        made.start()
+        yield made
+        await made.kill()
