@@ -17,7 +17,7 @@ from cacheprep.store.use import ready, touch
 ENVIRONMENT = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_REGION", "HF_ENDPOINT")
 """Variables that decide what a source's URL means; part of a request."""
 _OURS = ("--to", "--key", "--listing")
-_PROPER = frozenset(("--json", "--manifest", "--help", "-h"))
+_PROPER = frozenset(("--json", "--link", "--manifest", "--help", "-h"))
 """What only the command proper can answer."""
 
 
@@ -29,7 +29,7 @@ def warm(arguments: list[str]) -> str | None:
     """
     given, rest = split(arguments)
     root = given.get("--to")
-    if root is None or not _PROPER.isdisjoint(rest):
+    if root is None or not _PROPER.isdisjoint(word.partition("=")[0] for word in rest):
         return None
     layout = Layout(os.path.realpath(root))
     key = _key(layout, given, rest)

@@ -3,6 +3,8 @@ rest."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -22,6 +24,11 @@ from cacheprep.store.use import ready, touch
     metavar="KEY",
     help="The cache that is wanted, or the front of its key; SOURCE must have it if it is not ready.",
 )
+@click.option(
+    "--link",
+    metavar="PATH",
+    help="Leave a relative symbolic link to the directory here, in the place of one that is there.",
+)
 @fetch_options
 def command(wanted: Wanted) -> None:
     """Have a cache ready, and print the directory to load: what an init container runs.
@@ -30,30 +37,52 @@ def command(wanted: Wanted) -> None:
     source is asked then, also if it has changed since (`fetch` would list it anew). If it is not ready,
     it is fetched as `fetch` does it; two processes on one node fetch it once.
     """
-    if wanted.key is not None and _found(wanted.root, wanted.key, wanted.as_json):
-        return
+    path = _found(wanted.root, wanted.key, wanted.as_json) if wanted.key is not None else None
+    if path is None:
+        path = _fetched(wanted)
+    if wanted.link is not None:
+        _link(wanted.link, path)
+
+
+def _fetched(wanted: Wanted) -> str:
     if wanted.source is None and wanted.listing is None:
         raise Failure(
             Reason.INVALID_REQUEST,
             f"cache {wanted.key}: is not ready; name a SOURCE or a --listing to fetch it",
         )
-    obtain(wanted)
+    return obtain(wanted)
 
 
-def _found(root: str, text: str, as_json: bool) -> bool:
+def _link(link: str, path: str) -> None:
+    # Relative, so that it holds wherever the volume of both is mounted.
+    target = os.path.relpath(path, os.path.dirname(os.path.abspath(link)))
+    aside = f"{link}.{os.getpid()}"
+    try:
+        if os.path.lexists(link) and not os.path.islink(link):
+            raise Failure(Reason.INVALID_REQUEST, f"--link {link}: is there, and no link; take another path")
+        os.symlink(target, aside)
+        os.replace(aside, link)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(aside)
+        raise Failure(Reason.INVALID_REQUEST, f"--link {link}: {error.strerror}") from error
+
+
+def _found(root: str, text: str, as_json: bool) -> str | None:
+    """The directory of a cache that is ready, printed; None if it is not."""
     check_key_prefix(text)
     try:
         layout = open_to_read(root)
     except Failure:
-        return False
+        return None
     fitting = keys_of_prefix(layout, text)
     key = key_of_prefix(layout, text) if fitting else ""
     if not key or not ready(layout, key):
-        return False
+        return None
     touch(layout, key)
     if as_json:
         result: dict[str, Any] = {"key": key, "path": layout.model(key), "how": "found", "ready": True}
         print_json(result)
     else:
         click.echo(layout.model(key))
-    return True
+    return layout.model(key)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import zlib
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +19,7 @@ from cacheprep.commands.source_options import source_options
 from cacheprep.commands.stopping import canceled_by_signals
 from cacheprep.failures import Failure, Reason
 from cacheprep.filling import Filled, Plan, fill
-from cacheprep.listing import Listing
+from cacheprep.listing import MAX_JSON_BYTES, Listing
 from cacheprep.metrics import FetchMetrics, served
 from cacheprep.progress import reporting
 from cacheprep.sources import SourceOptions, refuse_credentials, source_of
@@ -32,6 +34,7 @@ from cacheprep.warm import request_of, split
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DEFAULT = Settings()
+_PART = re.compile(r"part-\d{4}\.gz")
 
 
 class Wanted(NamedTuple):
@@ -42,6 +45,7 @@ class Wanted(NamedTuple):
     listing: str | None
     manifest: str | None
     key: str | None
+    link: str | None
     metrics_address: str
     quiet: bool
     as_json: bool
@@ -75,6 +79,7 @@ def fetch_options(command: _Command) -> _Command:
             bandwidth=given.pop("bandwidth"),
         )
         given.setdefault("key", None)
+        given.setdefault("link", None)
         command(Wanted(source_options=options, rules=rules, settings=settings, **given))
 
     called.__doc__ = command.__doc__
@@ -89,7 +94,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.argument("source", required=False),
     root_option,
     click.option(
-        "--listing", metavar="FILE", help="Fetch exactly this saved listing (`cacheprep sources resolve -o`)."
+        "--listing",
+        metavar="FILE",
+        help="Fetch exactly this saved listing (`cacheprep sources resolve -o`), or the one whose compressed"
+        " parts part-0000.gz, part-0001.gz, ... are in this directory.",
     ),
     click.option(
         "--manifest",
@@ -179,8 +187,8 @@ def command(wanted: Wanted) -> None:
     obtain(wanted)
 
 
-def obtain(wanted: Wanted) -> None:
-    """Fetch what is wanted and print where it is.
+def obtain(wanted: Wanted) -> str:
+    """Fetch what is wanted, print where it is, and return that.
 
     Raises:
         Failure: any reason.
@@ -227,6 +235,7 @@ def obtain(wanted: Wanted) -> None:
             request=_request() if wanted.listing is None else b"",
         )
     _print(filled, listing, counters, wanted.as_json)
+    return filled.path
 
 
 def _plan(wanted: Wanted, root: Root, expected: dict[str, str] | None) -> Plan:
@@ -245,7 +254,29 @@ def _request() -> bytes:
 
 
 def _listing(path: str | None) -> Listing | None:
-    return None if path is None else Listing.from_json(_read(path, "--listing"))
+    if path is None:
+        return None
+    return Listing.from_json(_joined(path) if os.path.isdir(path) else _read(path, "--listing"))
+
+
+def _joined(directory: str) -> bytes:
+    """A listing that lies in parts, as ConfigMaps have it: compressed as one, and cut."""
+    names = sorted(name for name in os.listdir(directory) if _PART.fullmatch(name))
+    if not names:
+        raise Failure(
+            Reason.INVALID_REQUEST, f"--listing {directory}: has no part-0000.gz; are its ConfigMaps there?"
+        )
+    packed = b"".join(_read(os.path.join(directory, name), "--listing") for name in names)
+    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        text = unpacking.decompress(packed, MAX_JSON_BYTES + 1)
+    except zlib.error as error:
+        raise Failure(
+            Reason.INVALID_REQUEST, f"--listing {directory}: {error}; list the source anew"
+        ) from None
+    if not unpacking.eof and len(text) <= MAX_JSON_BYTES:
+        raise Failure(Reason.INVALID_REQUEST, f"--listing {directory}: a part is missing after {names[-1]}")
+    return text
 
 
 def _expected(path: str | None) -> dict[str, str] | None:

@@ -322,7 +322,7 @@ class World:
     def settle(self, seconds_each: float = 1.0, most: int = 200) -> int:
         """Plan, carry out and go on, until there is nothing to do; how many rounds it took."""
         for number in range(most):
-            made = self.step()
+            made = self.rest()
             before = self._picture()
             self.run_all()
             self.now += seconds_each
@@ -337,6 +337,22 @@ class World:
         }
         whole = (sorted(self.pods), sorted(self.jobs), said, [job for _, job in self.jobs.values()])
         return repr((whole, sorted(self.objects), self.nodes, self.disks, self.endpoint))
+
+    def rest(self, most: int = 12) -> Plan:
+        """Plan and carry out until the operator waits for others; what it did first."""
+        first = self.step()
+        made = first
+        for _ in range(most):
+            if not made.actions:
+                return first
+            made = self.step()
+        raise Broken(f"it does not come to rest by itself: {[action.why for action in made.actions]}")
+
+    def round(self) -> None:
+        """The operator does what it can, then everybody else."""
+        self.rest()
+        self.run_all()
+        self.now += 1
 
     def step(self, most: int | None = None) -> Plan:
         """Plan once and carry out the first actions: all, or as many as there is time for before a crash."""

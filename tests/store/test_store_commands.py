@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -137,3 +138,50 @@ def test_defaults_stand_in_brackets_where_click_puts_them() -> None:
         for option in command.params:
             if isinstance(option, click.Option):
                 assert "[default" not in (option.help or ""), (name, option.name)
+
+
+def in_parts(directory: Path, source: Path) -> Path:
+    """A directory with the listing of another one as ConfigMaps have it: compressed, in parts."""
+    source.mkdir()
+    (source / "config.json").write_text("{}")
+    listed = run("sources", "resolve", source, "-o", "-")
+    assert listed.returncode == 0, listed.stderr
+    directory.mkdir()
+    packed = gzip.compress(listed.stdout.strip().encode())
+    for number, at in enumerate(range(0, len(packed), 50)):
+        (directory / f"part-{number:04}.gz").write_bytes(packed[at : at + 50])
+    assert number > 1
+    return directory
+
+
+def test_a_listing_may_lie_in_compressed_parts(root: Path, tmp_path: Path) -> None:
+    parts = in_parts(tmp_path / "parts", tmp_path / "model")
+    done = run("fetch", "--listing", parts, "--to", root, *FAST)
+    assert done.returncode == 0, done.stderr
+    assert fetch(str(tmp_path / "model"), root).stdout == done.stdout
+
+
+def test_of_a_listing_in_parts_none_may_lack(root: Path, tmp_path: Path) -> None:
+    parts = in_parts(tmp_path / "parts", tmp_path / "model")
+    max(parts.iterdir()).unlink()
+    (tmp_path / "none").mkdir()
+    for directory, said in ((parts, "a part is missing"), (tmp_path / "none", "has no part-0000.gz")):
+        done = run("fetch", "--listing", directory, "--to", root, *FAST)
+        assert done.returncode == Reason.INVALID_REQUEST.exit_code
+        assert said in done.stderr
+
+
+def test_ensure_leaves_a_link_that_holds_wherever_the_root_is_mounted(
+    origin: Origin, root: Path, tmp_path: Path
+) -> None:
+    link = root / "model"
+    for _ in range(2):
+        done = run("ensure", origin.url, "--to", root, f"--link={link}", *FAST)
+        assert done.returncode == 0, done.stderr
+        assert str(link.resolve()) == done.stdout.strip()
+    moved = tmp_path / "elsewhere"
+    root.rename(moved)
+    assert (moved / "model").is_dir()
+    (moved / "file").write_text("")
+    refused = run("ensure", origin.url, "--to", moved, "--link", moved / "file", *FAST)
+    assert refused.returncode == Reason.INVALID_REQUEST.exit_code
