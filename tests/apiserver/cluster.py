@@ -17,41 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from kubernetes_asyncio import client as api
 from kubernetes_asyncio.config import new_client_from_config
 
+from tests.apiserver import kinds
 from tests.certificates import Authority
 from tests.envoy.process import HOST, Process, eventually, free_address
 
 ADMIN, PICKER = "admin-token", "picker-token"
-
-CRD = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {
-        "name": "inferencepools.inference.networking.k8s.io",
-        # Groups under k8s.io need it (KEP-1111).
-        "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
-    },
-    "spec": {
-        "group": "inference.networking.k8s.io",
-        "scope": "Namespaced",
-        "names": {"kind": "InferencePool", "plural": "inferencepools", "singular": "inferencepool"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "properties": {
-                            "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                        },
-                    }
-                },
-            }
-        ],
-    },
-}
-
 
 INFERENCE_POOLS = (
     "{apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [list, watch]}"
@@ -68,8 +38,13 @@ def endpoint(address: str, pod: str = "", /, **conditions: bool) -> dict[str, An
     return written
 
 
+def assets() -> Path:
+    """The directory that KUBEBUILDER_ASSETS names, as other projects' tests do; the current one without."""
+    return Path(os.environ.get("KUBEBUILDER_ASSETS", ""))
+
+
 def binary(name: str) -> str | None:
-    """Where `name` is: in the directory KUBEBUILDER_ASSETS, as other projects' tests name it, or on PATH."""
+    """Where `name` is: in the directory KUBEBUILDER_ASSETS, or on PATH."""
     return shutil.which(name, path=os.environ.get("KUBEBUILDER_ASSETS")) or shutil.which(name)
 
 
@@ -218,7 +193,11 @@ class Namespace:
 
     async def pool(self, labels: dict[str, str], ports: list[int], name: str = "llama") -> None:
         """Create the InferencePool, or change it."""
-        spec = {"selector": {"matchLabels": labels}, "targetPorts": [{"number": port} for port in ports]}
+        spec = {
+            "selector": {"matchLabels": labels},
+            "targetPorts": [{"number": port} for port in ports],
+            "endpointPickerRef": {"name": "picker", "port": {"number": 9002}},
+        }
         body = {
             "apiVersion": "inference.networking.k8s.io/v1",
             "kind": "InferencePool",
@@ -353,23 +332,23 @@ async def admin(server: ApiServer) -> AsyncIterator[api.ApiClient]:
 
 
 async def define(server: ApiServer) -> None:
-    """Make the kind InferencePool known."""
+    """Make the kinds of gateways, InferencePools and monitoring known."""
+    definitions = kinds.read(assets())
     async with admin(server) as client:
-        await api.ApiextensionsV1Api(client).create_custom_resource_definition(CRD)
-        objects = api.CustomObjectsApi(client)
+        known = api.ApiextensionsV1Api(client)
+        for definition in definitions:
+            await known.create_custom_resource_definition(definition)
 
-        async def served() -> bool:
-            try:
-                await objects.list_cluster_custom_object(
-                    "inference.networking.k8s.io", "v1", "inferencepools"
+        async def established() -> bool:
+            listed = await known.list_custom_resource_definition()
+            return len(listed.items) == len(definitions) and all(
+                any(
+                    one.type == "Established" and one.status == "True" for one in item.status.conditions or ()
                 )
-            except api.ApiException as error:
-                if error.status != 404:
-                    raise
-                return False
-            return True
+                for item in listed.items
+            )
 
-        await eventually(served, "InferencePool is a kind", 30)
+        await eventually(established, "the kinds are known", 60, process=server.process)
 
 
 class Link:
@@ -421,7 +400,9 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 def missing() -> str:
     """Why there is no API server to test with; empty if there is one."""
-    lacking = [name for name in ("kube-apiserver", "etcd") if binary(name) is None]
+    lacking = [name for name in ("kube-apiserver", "etcd", "kubectl") if binary(name) is None]
+    if not (assets() / kinds.FILE).exists():
+        lacking.append(kinds.FILE)
     if not lacking:
         return ""
     return (
