@@ -1,7 +1,7 @@
 """Which client reads ranges into threads with the least processor time; the table is in docs/sources.md.
 
-    python -m bench.sources --s3 versitygw      # S3, from a versitygw binary
-    python -m bench.sources                     # http, from nginx
+    python -m bench.sources --s3      # S3, from versitygw
+    python -m bench.sources           # http, from nginx
 
 Every client reads the same object in the same ranges with the same number of threads, alternating, and throws
 the bytes away. Bytes per second of this process' own processor time (user and system, all threads) is what
@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import argparse
 import resource
-import shutil
-import socket
 import statistics
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+from tests.sources.servers import ACCESS, REGION, SECRET, nginx, versitygw
 
 MIB = 1 << 20
 CHUNK = 256 << 10
@@ -32,7 +31,7 @@ Read = Callable[[int, int], int]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--s3", help="path of versitygw; without it nginx is asked")
+    parser.add_argument("--s3", action="store_true", help="ask versitygw; without it nginx is asked")
     parser.add_argument("--mib", type=int, default=1024, help="size of the object")
     parser.add_argument("--range-mib", type=int, default=16)
     parser.add_argument("--threads", type=int, default=8)
@@ -40,13 +39,12 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         root = Path(directory)
-        (root / "data" / "weights").mkdir(parents=True)
-        with (root / "data" / "weights" / "model").open("wb") as file:
+        (root / "www").mkdir()
+        with (root / "www" / "model").open("wb") as file:
             for _ in range(arguments.mib):
                 file.write(b"w" * MIB)
-        serving = versitygw(arguments.s3, root) if arguments.s3 else nginx(root)
-        with serving as port:
-            clients = s3_clients(port, root) if arguments.s3 else http_clients(port)
+        with versitygw(root / "s3") if arguments.s3 else nginx(root) as url:
+            clients = s3_clients(url, root / "www" / "model") if arguments.s3 else http_clients(url)
             measure(
                 clients, arguments.mib * MIB, arguments.range_mib * MIB, arguments.threads, arguments.rounds
             )
@@ -71,7 +69,7 @@ def measure(clients: dict[str, Read], size: int, step: int, threads: int, rounds
         print(f"| {name} | {efficiency:.2f} | {rate:.2f} |")
 
 
-def s3_clients(port: int, root: Path) -> dict[str, Read]:
+def s3_clients(endpoint: str, model: Path) -> dict[str, Read]:
     import boto3
     import obstore
     from botocore.auth import S3SigV4Auth
@@ -80,19 +78,19 @@ def s3_clients(port: int, root: Path) -> dict[str, Read]:
     from botocore.credentials import Credentials
     from obstore.store import S3Store
 
-    endpoint = f"http://127.0.0.1:{port}"
-    keys: dict[str, Any] = {"aws_access_key_id": "access", "aws_secret_access_key": "secret"}
+    keys: dict[str, Any] = {"aws_access_key_id": ACCESS, "aws_secret_access_key": SECRET}
     config = Config(max_pool_connections=64, retries={"total_max_attempts": 1})
-    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=config, **keys)
-    client.upload_file(str(root / "data" / "weights" / "model"), "weights", "model")  # which gives it an ETag
+    client = boto3.client("s3", endpoint_url=endpoint, region_name=REGION, config=config, **keys)
+    client.create_bucket(Bucket="weights")
+    client.upload_file(str(model), "weights", "model")
     etag = client.head_object(Bucket="weights", Key="model")["ETag"]
     asked: dict[str, Any] = {"Bucket": "weights", "Key": "model", "IfMatch": etag}
     store = S3Store(
         "weights",
         endpoint=endpoint,
-        region="us-east-1",
-        access_key_id="access",
-        secret_access_key="secret",
+        region=REGION,
+        access_key_id=ACCESS,
+        secret_access_key=SECRET,
         client_options={"allow_http": True},
     )
 
@@ -109,7 +107,7 @@ def s3_clients(port: int, root: Path) -> dict[str, Read]:
 
     pool = urllib3_pool()
 
-    signer = S3SigV4Auth(Credentials("access", "secret"), "s3", "us-east-1")
+    signer = S3SigV4Auth(Credentials(ACCESS, SECRET), "s3", REGION)
 
     def signed(start: int, end: int) -> int:
         headers = {"If-Match": etag, "Range": f"bytes={start}-{end - 1}"}
@@ -120,23 +118,24 @@ def s3_clients(port: int, root: Path) -> dict[str, Read]:
 
     return {
         "boto3 (get_object, urllib3)": boto3_body,
-        "boto3[crt] (awscrt's S3 client)": _crt(port),
+        "boto3[crt] (awscrt's S3 client)": _crt(endpoint),
         "obstore, stream": obstore_stream,
         "obstore, get_range": obstore_range,
         "urllib3, signed by botocore": signed,
     }
 
 
-def _crt(port: int) -> Read:
+def _crt(endpoint: str) -> Read:
     from awscrt import auth, http, io, s3
 
+    host = urlsplit(endpoint).netloc
     group = io.EventLoopGroup(2)
     bootstrap = io.ClientBootstrap(group, io.DefaultHostResolver(group))
-    provider = auth.AwsCredentialsProvider.new_static("access", "secret")
-    config = s3.create_default_s3_signing_config(region="us-east-1", credential_provider=provider)
+    provider = auth.AwsCredentialsProvider.new_static(ACCESS, SECRET)
+    config = s3.create_default_s3_signing_config(region=REGION, credential_provider=provider)
     client = s3.S3Client(
         bootstrap=bootstrap,
-        region="us-east-1",
+        region=REGION,
         signing_config=config,
         tls_mode=s3.S3RequestTlsMode.DISABLED,
         part_size=8 * MIB,
@@ -150,7 +149,7 @@ def _crt(port: int) -> Read:
             nonlocal count
             count += len(chunk)
 
-        headers = http.HttpHeaders([("host", f"127.0.0.1:{port}"), ("Range", f"bytes={start}-{end - 1}")])
+        headers = http.HttpHeaders([("host", host), ("Range", f"bytes={start}-{end - 1}")])
         request = http.HttpRequest("GET", "/weights/model", headers)
         made = client.make_request(
             type=s3.S3RequestType.GET_OBJECT,
@@ -163,7 +162,7 @@ def _crt(port: int) -> Read:
     return read
 
 
-def http_clients(port: int) -> dict[str, Read]:
+def http_clients(server: str) -> dict[str, Read]:
     import http.client
     import threading
 
@@ -172,12 +171,12 @@ def http_clients(port: int) -> dict[str, Read]:
     import requests
     from obstore.store import HTTPStore
 
-    url = f"http://127.0.0.1:{port}/weights/model"
+    url, address = f"{server}/model", urlsplit(server)
     pool = urllib3_pool()
     session = requests.Session()
     session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=64))
     client = httpx.Client(limits=httpx.Limits(max_connections=64))
-    store = HTTPStore(f"http://127.0.0.1:{port}", client_options={"allow_http": True})
+    store = HTTPStore(server, client_options={"allow_http": True})
     local = threading.local()
 
     def ranged(start: int, end: int) -> dict[str, str]:
@@ -204,13 +203,13 @@ def http_clients(port: int) -> dict[str, Read]:
 
     def by_obstore(start: int, end: int) -> int:
         options: Any = {"range": (start, end)}
-        return sum(len(chunk) for chunk in obstore.get(store, "weights/model", options=options).stream(CHUNK))
+        return sum(len(chunk) for chunk in obstore.get(store, "model", options=options).stream(CHUNK))
 
     def by_http_client(start: int, end: int) -> int:
         connection = getattr(local, "connection", None)
         if connection is None:
-            connection = local.connection = http.client.HTTPConnection("127.0.0.1", port)
-        connection.request("GET", "/weights/model", headers=ranged(start, end))
+            connection = local.connection = http.client.HTTPConnection(address.netloc)
+        connection.request("GET", "/model", headers=ranged(start, end))
         response = connection.getresponse()
         view, count = memoryview(bytearray(CHUNK)), 0
         while got := response.readinto(view):
@@ -238,51 +237,6 @@ def _drain_urllib3(response: Any) -> int:
     count = sum(len(chunk) for chunk in response.stream(CHUNK, decode_content=False))
     response.release_conn()
     return count
-
-
-@contextmanager
-def versitygw(binary: str, root: Path) -> Iterator[int]:
-    port = _free_port()
-    command = [binary, "--access", "access", "--secret", "secret", "--port", f"127.0.0.1:{port}", "--quiet"]
-    command += ["--keep-alive", "posix", "--sidecar", str(root / "meta"), str(root / "data")]
-    (root / "meta").mkdir()
-    with _running(command, port):
-        yield port
-
-
-@contextmanager
-def nginx(root: Path) -> Iterator[int]:
-    port = _free_port()
-    (root / "nginx.conf").write_text(
-        f"daemon off; pid {root}/pid; error_log {root}/error; worker_processes 1; user root;"
-        "events {} http { access_log off; sendfile on; keepalive_requests 100000;"
-        f"server {{ listen 127.0.0.1:{port}; root {root}/data; }} }}"
-    )
-    binary = shutil.which("nginx") or "/usr/sbin/nginx"
-    with _running([binary, "-e", str(root / "error"), "-c", str(root / "nginx.conf")], port):
-        yield port
-
-
-@contextmanager
-def _running(command: list[str], port: int) -> Iterator[None]:
-    process = subprocess.Popen(command)
-    try:
-        for _ in range(200):
-            try:
-                socket.create_connection(("127.0.0.1", port), 0.1).close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        yield
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _processor_s() -> float:
