@@ -88,8 +88,10 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 Duration = Annotated[
     str,
     Field(
-        max_length=8,
-        pattern=r"^[1-9][0-9]{0,5}[smhd]$",
+        max_length=32,
+        json_schema_extra=rules(
+            rule("self.matches('^[1-9][0-9]{0,5}[smhd]$')", "must be a duration as 30s, 10m, 24h or 7d")
+        ),
     ),
 ]
 """As 30s, 10m, 24h or 7d."""

@@ -109,7 +109,7 @@ class HuggingFaceSource(Model):
         str | None,
         Field(
             alias="commitSHA",
-            max_length=40,
+            max_length=128,
             json_schema_extra=rules(
                 rule("self.matches('^[0-9a-f]{40}$')", "must be a commit: 40 hex digits, lower case")
             ),
