@@ -7,7 +7,7 @@ and none goes by a view of the cluster from before the other's writes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from cacheprep.controller.refusals import Refusal, status_with
 from cacheprep.controller.turns import RESYNC_SECONDS, Turns
 from cacheprep.controller.world import Parent, World
 from cacheprep.objects import CONFLICT, NOT_FOUND, Json, path
-from cacheprep.plan.actions import Action, Apply, Delete, RecordDrift, RecordListing, SetFinalizer, SetStatus
+from cacheprep.plan.actions import Action, Apply, Delete, RecordDrift, RecordListing, SetStatus
 from cacheprep.plan.labels import orphans
 from cacheprep.plan.observed import Observed
 from cacheprep.plan.plan import Plan, plan
@@ -158,7 +158,7 @@ class Reconciler:
 
     async def _carry_out(self, observed: Observed, made: Plan) -> None:
         endpoint = observed.endpoint
-        version = endpoint.metadata.resource_version
+        changed: dict[tuple[str, str], str] = {}
         refusals: list[Refusal] = []
         status: SetStatus | None = None
         for action in made.actions:
@@ -176,22 +176,25 @@ class Reconciler:
                     raise
                 refusals.append(Refusal(str(error)))
                 continue
-            if isinstance(action, SetFinalizer) and written is not None:
-                version = written["metadata"]["resourceVersion"]
-        await self._say(observed, status, version, refusals)
-        await self._seen(observed, made.actions)
+            if written is not None:
+                changed[written["kind"], written["metadata"]["name"]] = written["metadata"]["resourceVersion"]
+        version = changed.get((endpoint.kind, endpoint.name), endpoint.metadata.resource_version)
+        said = await self._say(observed, status, version, refusals)
+        if said is not None:
+            changed[endpoint.kind, endpoint.name] = said["metadata"]["resourceVersion"]
+        await self._seen(endpoint.namespace, made.actions, changed)
 
     async def _say(
         self, observed: Observed, planned: SetStatus | None, version: str, refusals: list[Refusal]
-    ) -> None:
+    ) -> Json | None:
         endpoint = observed.endpoint
         before = endpoint.status.write()
         wanted = before if planned is None else planned.status
         status = status_with(endpoint, wanted, refusals, observed.now)
         if status == before:
-            return
+            return None
         why = planned.why if planned is not None else "what is refused has changed"
-        await self._do(
+        return await self._do(
             observed, SetStatus(endpoint.kind, endpoint.namespace, endpoint.name, version, status, why)
         )
 
@@ -214,13 +217,25 @@ class Reconciler:
         self._metrics.actions.labels(name).inc()
         return written
 
-    async def _seen(self, observed: Observed, actions: Iterable[Action]) -> None:
-        """Wait until the Jobs that were written are in view, by which downloads are counted."""
-        namespace = observed.endpoint.namespace
-        written = {one.name for one in actions if isinstance(one, Apply) and one.kind == "Job"}
+    async def _seen(
+        self, namespace: str, actions: Iterable[Action], changed: Mapping[tuple[str, str], str]
+    ) -> None:
+        """Wait until what was written is in view: Jobs, by which downloads are counted, and versions of
+        objects of ours, without which the next write would be refused."""
+        jobs = {one.name for one in actions if isinstance(one, Apply) and one.kind == "Job"}
+
+        def missing() -> bool:
+            if jobs - {job.name for job in self.world.jobs.values if job.namespace == namespace}:
+                return True
+            views = (
+                (self.world.version(kind, namespace, name), new) for (kind, name), new in changed.items()
+            )
+            # Versions are numbers that rise: Kubernetes API concepts, "Resource versions".
+            return any(view and int(view) < int(new) for view, new in views)
+
         with suppress(TimeoutError):
             async with asyncio.timeout(SEEN_SECONDS):
-                while written - {job.name for job in self.world.jobs.values if job.namespace == namespace}:
+                while missing():
                     self._heard.clear()
                     await self._heard.wait()
 

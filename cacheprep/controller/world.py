@@ -138,6 +138,15 @@ class World:
         found = (one for one in self.data_caches.values if (one.namespace, one.name) == (namespace, name))
         return next(found, None)
 
+    def version(self, kind: str, namespace: str, name: str) -> str:
+        """The resourceVersion in which an object of a kind of ours is in view; "" if it is not."""
+        of_kind = (self.inference, self.jump_start, self.data_caches, self.image_caches)
+        for index in of_kind:
+            for one in index.values:
+                if (one.kind, one.namespace, one.name) == (kind, namespace, name):
+                    return str(one.metadata.resource_version)
+        return ""
+
     def _deployment(self, endpoint: Endpoint) -> Deployment | None:
         for one in self.deployments.values:
             if (one.namespace, one.name) == (endpoint.namespace, endpoint.name):

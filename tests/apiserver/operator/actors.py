@@ -6,6 +6,7 @@ writes what they would write, and no more. All else is real.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import ssl
@@ -290,10 +291,10 @@ class Actors:
     async def garbage(self) -> None:
         """What is owned by something that is gone goes, until nothing more does."""
         while True:
-            objects = [(kind, item) for kind in OWNED for item in await self.all(kind)]
-            owners = ("InferenceEndpointConfig", "JumpStartModel")
-            uids = {item["metadata"]["uid"] for kind in owners for item in await self.all(kind)}
-            uids |= {item["metadata"]["uid"] for _, item in objects}
+            kinds = ("InferenceEndpointConfig", *OWNED)
+            lists = await asyncio.gather(*map(self.all, kinds))
+            objects = [(kind, item) for kind, items in zip(kinds, lists, strict=True) for item in items]
+            uids = {item["metadata"]["uid"] for _, item in objects}
             gone = [
                 (kind, item["metadata"]["name"])
                 for kind, item in objects

@@ -5,74 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from cacheprep.api.names import COMPONENT, FINALIZER, WEIGHTS_READY
 from cacheprep.store.layout import State
-from tests.apiserver.operator.actors import OWNED, Actors, key, listing
+from tests.apiserver.operator.actors import Actors, key, listing
 from tests.apiserver.operator.running import Keeper
+from tests.apiserver.operator.stories import (
+    condition,
+    enforce,
+    has,
+    labels,
+    loads,
+    nothing_is_left,
+    some_cold,
+    until,
+    warm,
+)
 from tests.envoy.process import eventually
-
-
-async def until(
-    actors: Actors, keeper: Keeper, holds: Callable[[], Awaitable[object]], what: str, seconds: float = 30
-) -> None:
-    """Everybody acts until it holds."""
-    end = asyncio.get_running_loop().time() + seconds
-    while not await holds():
-        keeper.check()
-        assert asyncio.get_running_loop().time() < end, f"not within {seconds} s: {what}"
-        await actors.act()
-        await asyncio.sleep(0.05)
-
-
-def phase(actors: Actors, wanted: str, name: str = "llama") -> Callable[[], Awaitable[bool]]:
-    async def holds() -> bool:
-        found = await actors.get("InferenceEndpointConfig", name)
-        return found is not None and found.get("status", {}).get("phase") == wanted
-
-    return holds
-
-
-def loads(actors: Actors, wanted: str) -> Callable[[], Awaitable[bool]]:
-    """All pods, and no others, load this key, and are ready."""
-
-    async def holds() -> bool:
-        found = await actors.get("InferenceEndpointConfig", "llama")
-        status = (found or {}).get("status", {})
-        return (
-            status.get("cacheKey") == wanted
-            and status.get("phase") == "Serving"
-            and await actors.all("Pod") != []
-            and len(await actors.all("ModelDataCacheConfig")) == 1
-        )
-
-    return holds
-
-
-async def has(actors: Actors, kind: str) -> bool:
-    return bool(await actors.all(kind))
-
-
-async def labels(actors: Actors, prefix: str) -> dict[str, list[str]]:
-    """By node, its labels with this prefix."""
-    return {
-        node["metadata"]["name"]: [
-            label for label in node["metadata"].get("labels", {}) if label.startswith(prefix)
-        ]
-        for node in await actors.all("Node")
-    }
-
-
-async def warm(actors: Actors) -> dict[str, bool]:
-    """By pod: whether the `-warm` slices say that it is warm."""
-    return {
-        endpoint["targetRef"]["name"]: endpoint["conditions"]["ready"]
-        for item in await actors.all("EndpointSlice")
-        for endpoint in item.get("endpoints") or ()
-    }
 
 
 async def test_five_lines_bring_the_weights_to_every_node_before_the_pods(
@@ -144,13 +95,6 @@ async def test_a_changed_source_is_cached_before_pods_move_and_the_old_one_goes_
     assert all(set(disk) == {new} for disk in actors.disks.values())
 
 
-async def nothing_is_left(actors: Actors) -> bool:
-    for kind in ("InferenceEndpointConfig", *OWNED):
-        if any(item["metadata"]["name"] != "kube-root-ca.crt" for item in await actors.all(kind)):
-            return False
-    return not any((await labels(actors, "warmroute.dev/")).values()) and not any(actors.disks.values())
-
-
 async def test_a_deleted_endpoint_leaves_nothing(actors: Actors, keeper: Keeper) -> None:
     await actors.endpoint(replicas=2)
     await until(actors, keeper, loads(actors, key(actors.source)), "it serves")
@@ -163,7 +107,7 @@ async def test_a_deleted_endpoint_leaves_nothing(actors: Actors, keeper: Keeper)
     await until(actors, keeper, lambda: nothing_is_left(actors), "nothing is left of it")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])
 async def test_a_controller_that_dies_again_and_again_comes_to_the_same_end(
     actors: Actors, keeper: Keeper, seed: int
 ) -> None:
@@ -217,10 +161,6 @@ async def test_a_node_whose_disk_was_wiped_is_filled_again_and_is_cold_meanwhile
     await until(actors, keeper, filled, "it is filled again")
 
 
-async def some_cold(actors: Actors) -> bool:
-    return not all((await warm(actors)).values())
-
-
 async def test_a_namespace_that_forbids_host_paths_is_told_so_and_gets_no_jobs_until_it_does_not(
     actors: Actors, keeper: Keeper
 ) -> None:
@@ -240,18 +180,6 @@ async def test_a_namespace_that_forbids_host_paths_is_told_so_and_gets_no_jobs_u
     await actors.endpoint(replicas=1)
     await until(actors, keeper, loads(actors, key(actors.source)), "it serves")
     assert await condition(actors, "PodSecurityForbidden") is None
-
-
-async def enforce(actors: Actors, level: str) -> None:
-    patch = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}}
-    where = f"/api/v1/namespaces/{actors.namespace}"
-    await actors.cluster.send("PATCH", where, patch, (), "application/merge-patch+json")
-
-
-async def condition(actors: Actors, kind: str) -> dict[str, Any] | None:
-    found = await actors.get("InferenceEndpointConfig", "llama")
-    conditions = ((found or {}).get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one["type"] == kind), None)
 
 
 async def test_somebody_elses_service_of_that_name_is_left_alone_and_named(
