@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from extproc.pool.discovery.node_caches import Prepared, node_caches, prepared_of
+from cacheprep.api import names
+from extproc.config import ConfigMapConfig
+from extproc.pool.discovery.node_caches import MANAGER, SUFFIX, Prepared, node_caches, prepared_of
 
 
 def test_a_pod_that_is_ready_there_is_on_a_warm_node_and_any_other_on_a_cold_one() -> None:
@@ -49,3 +51,8 @@ def test_only_readiness_counts_and_nil_means_ready() -> None:
         "ports": [],
     }
     assert prepared_of(written) == Prepared("llama-warm", {"a": True, "b": False, "c": True})
+
+
+def test_cacheprep_publishes_under_the_names_that_the_router_looks_for() -> None:
+    assert (names.MANAGER, names.WARM_SUFFIX) == (MANAGER, SUFFIX)
+    assert ConfigMapConfig(name="llama" + names.ROUTING_SUFFIX).key == names.SETTINGS_KEY
