@@ -110,5 +110,8 @@ def _evidence(asked: Asked) -> Evidence:
     try:
         return asyncio.run(look())
     except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
-        click.echo(f"extproc doctor: {str(error) or type(error).__name__}", err=True)
+        said = str(error) or type(error).__name__
+        click.echo(
+            f"extproc doctor: the API server cannot be asked: {said}; see whether kubectl can", err=True
+        )
         sys.exit(2)

@@ -10,7 +10,16 @@ from extproc.doctor.attachments import Effective, attachments, listeners, of_lis
 from extproc.doctor.backend_policies import PIN
 from extproc.doctor.extension_policies import body_modes
 from extproc.doctor.findings import Finding, error, warning
-from extproc.doctor.inventory import Inventory, Json, Reference, at, entries, quantity, titled
+from extproc.doctor.inventory import (
+    Inventory,
+    Json,
+    Reference,
+    at,
+    entries,
+    quantity,
+    reference_of,
+    titled,
+)
 
 DEFAULT_BUFFER = 32_768
 """Bytes that Envoy Gateway has Envoy hold of a request (ClientTrafficPolicy, connection.bufferLimit)."""
@@ -43,7 +52,7 @@ def _listeners(inventory: Inventory, service: Reference) -> Iterator[tuple[Refer
     for one in attachments(inventory, service):
         for gateway in one.gateways:
             for name in listeners(gateway, one.route):
-                yield Reference(gateway["metadata"]["namespace"], gateway["metadata"]["name"]), name
+                yield reference_of(gateway), name
 
 
 def _stripped(effective: Effective, where: str) -> Iterator[Finding]:

@@ -50,4 +50,8 @@ def _count(findings: Sequence[Finding]) -> str:
     errors = sum(finding.severity is Severity.ERROR for finding in findings)
     if not findings:
         return "nothing wrong was found"
-    return f"{errors} errors, {len(findings) - errors} warnings"
+    return f"{_counted(errors, 'error')}, {_counted(len(findings) - errors, 'warning')}"
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

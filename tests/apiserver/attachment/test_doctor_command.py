@@ -115,7 +115,7 @@ def test_people_get_text_with_the_same_exit_code(attached: Kubectl) -> None:
         spoilt = run()
     assert (spoilt.returncode, spoilt.stderr) == (1, "")
     assert "error    ClientTrafficPolicy llm/extproc: pin-not-stripped" in spoilt.stdout
-    assert "1 errors, 0 warnings" in spoilt.stdout
+    assert "1 error, 0 warnings" in spoilt.stdout
 
 
 @pytest.mark.parametrize(
