@@ -18,6 +18,8 @@ from tests.envoy.process import eventually
 
 PATIENCE = 30.0
 """Seconds after which a request has failed."""
+TURNS = 8
+"""Of one conversation under load."""
 MOST_REQUESTS = 20_000
 MOST_SECONDS = 240.0
 
@@ -112,10 +114,16 @@ async def load(
     asking: Client, conversations: int = 24, at_once: int = 6, pause: float = 0.1
 ) -> AsyncIterator[list[Outcome]]:
     """Turns of `conversations` in a circle while the block runs, `at_once` of them, each followed by a pause
-    in seconds. What has begun is seen through to its end."""
+    in seconds; after `TURNS` a conversation is over and another begins. What has begun is seen through to its
+    end."""
     loop = asyncio.get_running_loop()
     outcomes: list[Outcome] = []
-    turns = ((number % conversations, number // conversations) for number in itertools.count())
+    turns = (
+        (number % conversations + conversations * generation, turn)
+        for generation in itertools.count()
+        for turn in range(TURNS)
+        for number in range(conversations)
+    )
     until = loop.time() + MOST_SECONDS
     stopping = False
 
