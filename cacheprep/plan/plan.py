@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from cacheprep.api.caches import ModelDataCacheConfig
 from cacheprep.api.conditions import Reason
-from cacheprep.api.model import JsonObject
+from cacheprep.api.model import JsonObject, seconds
 from cacheprep.api.names import API_VERSION, ENDPOINT, ENDPOINT_KIND, FINALIZER
 from cacheprep.plan.actions import Action, Apply, SetFinalizer
 from cacheprep.plan.cleanup import clean_up
@@ -63,7 +63,7 @@ def _keep(observed: Observed, settings: Settings, draft: Draft) -> None:
     for cache in let_go:
         release(observed, cache, draft)
     listing = _weights(observed, which, nodes, let_go, settings, draft)
-    opening = _gate(observed, which, nodes)
+    opening = _gate(observed, which, nodes, draft)
     serve(observed, which, opening, settings, draft)
     if which.wanted_name is None:
         withdraw(observed, draft)
@@ -114,7 +114,7 @@ def _weights(
     return listing
 
 
-def _gate(observed: Observed, which: Versions, nodes: tuple[Node, ...]) -> Gate | None:
+def _gate(observed: Observed, which: Versions, nodes: tuple[Node, ...], draft: Draft) -> Gate | None:
     if which.wanted_name is None:
         return None
     if which.wanted is None:
@@ -125,7 +125,10 @@ def _gate(observed: Observed, which: Versions, nodes: tuple[Node, ...]) -> Gate 
     loads = deployment is not None and deployment.ours and deployment.cache == cache.name
     known = observed.endpoint.status.active_cache == cache.name
     same = deployment is None or deployment.cache_key in ("", cache.status.key)
-    return gate(policy, cache, len(nodes), ready, observed.now, was_open=(loads or known) and same)
+    made = gate(policy, cache, len(nodes), ready, observed.now, was_open=(loads or known) and same)
+    if not made.open and cache.status.resolved_at is not None:
+        draft.wake(cache.status.resolved_at.timestamp() + seconds(policy.gate_timeout))
+    return made
 
 
 def _cache(observed: Observed, name: str) -> JsonObject:

@@ -1,0 +1,738 @@
+"""The rules of the plan, one by one, in a model of a cluster (`tests.plan.world`)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from base64 import b64decode
+from dataclasses import replace
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import yaml
+
+from cacheprep.api.names import CACHE_KEY, FINALIZER, IMAGE_READY, MANAGER, WEIGHTS_READY
+from cacheprep.failures import Reason as FailureReason
+from cacheprep.listing import File, Listing
+from cacheprep.plan.actions import Apply, Delete, Event, Scale, SetStatus
+from cacheprep.plan.identity import image_cache_name, image_identity
+from cacheprep.plan.jobs import fill_job
+from cacheprep.plan.listings import PART_BYTES, config_maps
+from cacheprep.plan.observed import Component, Job, JobState, Pod
+from cacheprep.plan.plan import plan
+from cacheprep.plan.retry import next_attempt
+from cacheprep.plan.settings import Settings
+from tests.plan.world import NAME, START, TOTAL, World, spec
+
+Json = dict[str, Any]
+
+
+def serving(**changed: Any) -> World:
+    """A world in which pods serve."""
+    world = World(endpoint=spec(**changed))
+    world.settle()
+    assert world.deployment is not None
+    return world
+
+
+def applied(world: World, kind: str) -> list[Json]:
+    return [one.manifest for one in world.finished if isinstance(one, Apply) and one.kind == kind]
+
+
+def fill_jobs(world: World) -> list[Json]:
+    return [job for job in applied(world, "Job") if job["metadata"]["name"].startswith("fill-")]
+
+
+def labelled(world: World, prefix: str) -> set[str]:
+    return {name for name, node in world.nodes.items() if any(one.startswith(prefix) for one in node.labels)}
+
+
+# --- From nothing to serving ---
+
+
+def test_the_source_is_listed_once_and_every_node_fetches_exactly_that() -> None:
+    world = serving()
+    jobs = [job["metadata"]["name"].split("-")[0] for job in applied(world, "Job")]
+    assert jobs == ["resolve", "fill", "fill", "fill"]
+    for job in fill_jobs(world):
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        assert "--listing=/listing" in container["args"]
+
+
+def test_a_settled_state_has_an_empty_plan_and_wakes_nobody_but_for_drift() -> None:
+    world = serving(cachePolicy={"drift": {"enabled": False}})
+    made = plan(world.observed(), world.settings)
+    assert made == ((), None)
+
+
+def test_every_action_says_why() -> None:
+    world = serving()
+    assert all(action.why for action in world.finished)
+
+
+def test_a_fill_job_is_pinned_by_the_nodes_name_and_tolerates_what_its_pods_do() -> None:
+    toleration = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    pods: Json = {"containers": [{"name": "a", "image": "b"}], "tolerations": [toleration]}
+    pods |= {"serviceAccountName": "llama", "imagePullSecrets": [{"name": "registry"}]}
+    world = serving(engine={"template": {"spec": pods}})
+    job = fill_jobs(world)[0]
+    pod = job["spec"]["template"]["spec"]
+    needed = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = needed["nodeSelectorTerms"]
+    (field,) = term["matchFields"]
+    assert (field["key"], field["operator"]) == ("metadata.name", "In")
+    assert field["values"][0] in world.nodes
+    assert pod["tolerations"] == [toleration]
+    assert pod["serviceAccountName"] == "llama"
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_the_jobs_failure_policy_knows_every_exit_code() -> None:
+    world = serving()
+    rules = fill_jobs(world)[0]["spec"]["podFailurePolicy"]["rules"]
+    codes: Json = {
+        rule["onExitCodes"]["values"][0]: rule["action"] for rule in rules if "onExitCodes" in rule
+    }
+    assert codes == {
+        reason.exit_code: "Ignore" if reason is FailureReason.CANCELED else "FailJob"
+        for reason in FailureReason
+    }
+    assert rules[0] == {
+        "action": "Ignore",
+        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+    }
+
+
+def test_pods_find_the_model_in_one_place_prefer_prepared_nodes_and_may_be_put_on_others() -> None:
+    world = serving()
+    assert world.deployment is not None
+    template = world.deployment["spec"]["template"]
+    pod = template["spec"]
+    (ensure,) = pod["initContainers"]
+    key = template["metadata"]["annotations"][CACHE_KEY]
+    assert ensure["args"][0] == "ensure"
+    assert {f"--key={key}", "--listing=/listing", "--allow-shared-disk"} <= set(ensure["args"])
+    (mount,) = pod["containers"][0]["volumeMounts"]
+    assert mount["mountPath"] == "/model"
+    assert mount["subPath"] == f"caches/{key}/model"
+    assert mount["readOnly"] is True
+    affinity = pod["affinity"]["nodeAffinity"]
+    assert list(affinity) == ["preferredDuringSchedulingIgnoredDuringExecution"]
+    preferred = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    said = {
+        one["preference"]["matchExpressions"][0]["key"].split(".dev/")[1].split(".")[0]: one["weight"]
+        for one in preferred
+    }
+    assert said == {"weights-cache-ready": 100, "image-cache-ready": 50}
+
+
+def test_a_hostile_namespace_and_key_cannot_lead_out_of_the_root() -> None:
+    world = serving()
+    job = fill_jobs(world)[0]
+    paths = [
+        one["hostPath"]["path"] for one in job["spec"]["template"]["spec"]["volumes"] if "hostPath" in one
+    ]
+    assert paths == ["/opt/dlami/nvme/warmroute/llm"]
+
+
+def test_by_a_claim_nothing_runs_as_root_and_no_host_path_is_named() -> None:
+    world = serving(cachePolicy={"mount": "pvc"})
+    assert world.deployment is not None
+    for pod in (
+        fill_jobs(world)[0]["spec"]["template"]["spec"],
+        world.deployment["spec"]["template"]["spec"],
+    ):
+        assert not any("hostPath" in volume for volume in pod["volumes"])
+        assert {"claimName": "warmroute-cache"} in [
+            one.get("persistentVolumeClaim") for one in pod["volumes"]
+        ]
+    (container,) = fill_jobs(world)[0]["spec"]["template"]["spec"]["containers"]
+    assert container["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_credentials_are_named_and_never_copied() -> None:
+    secret = {"name": "keys"}
+    world = serving(modelSource={"s3": {"uri": "s3://models/llama/", "credentialsSecretRef": secret}})
+    (container,) = fill_jobs(world)[0]["spec"]["template"]["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": secret}]
+    assert not world.own("Secret")
+
+
+def test_without_caches_pods_fetch_for_themselves_and_no_node_is_touched() -> None:
+    world = serving(modelCacheConfig={})
+    assert world.deployment is not None
+    pod = world.deployment["spec"]["template"]["spec"]
+    assert "s3://models/llama/" in pod["initContainers"][0]["args"]
+    assert pod["containers"][0]["volumeMounts"][0]["subPath"] == "model"
+    assert not any("hostPath" in volume for volume in pod["volumes"])
+    assert not labelled(world, "warmroute.dev")
+    assert applied(world, "Job") == []
+
+
+def test_settings_of_the_router_are_written_where_it_takes_them_up_and_change_without_a_rollout() -> None:
+    world = serving(routing={"strategy": "PREFIX_AWARE", "prefixLength": 8192})
+    before = len(applied(world, "Deployment"))
+    world.edit(routing={"strategy": "RANDOM"})
+    world.settle()
+    (routing,) = (one for one in world.own("ConfigMap") if one["metadata"]["name"] == f"{NAME}-routing")
+    assert yaml.safe_load(routing["data"]["settings.yaml"]) == {"strategy": "RANDOM"}
+    assert len(applied(world, "Deployment")) == before
+
+
+# --- The gate ---
+
+
+def filled(world: World, *names: str) -> None:
+    """Go on until these nodes alone have the cache; Jobs on others do not end."""
+    for _ in range(4):
+        world.rest()
+        for job_name, (manifest, job) in list(world.jobs.items()):
+            if job.component is Component.RESOLVE or job.node in names:
+                world.jobs[job_name] = (manifest, world._ended(job, None))
+        world.run_agents()
+        world.now += 1
+
+
+@pytest.mark.parametrize(
+    ("gate", "ready", "opens"),
+    [
+        ("all", ["node-0", "node-1"], False),
+        ("all", ["node-0", "node-1", "node-2"], True),
+        (2, ["node-0"], False),
+        (2, ["node-0", "node-1"], True),
+        (9, ["node-0", "node-1", "node-2"], True),
+        ("none", [], True),
+    ],
+)
+def test_the_gate_opens_when_as_many_nodes_are_ready_as_it_says(
+    gate: str | int, ready: list[str], opens: bool
+) -> None:
+    world = World(endpoint=spec(cachePolicy={"gate": gate}))
+    world.run_agents()
+    filled(world, *ready)
+    assert (world.deployment is not None) is opens
+
+
+@pytest.mark.parametrize(("policy", "opens"), [("open", True), ("wait", False)])
+def test_after_its_timeout_it_opens_if_so_said(policy: str, opens: bool) -> None:
+    world = World(endpoint=spec(cachePolicy={"gateTimeout": "30m", "onGateTimeout": policy}))
+    world.run_agents()
+    filled(world, "node-0")
+    assert world.deployment is None
+    made = plan(world.observed(), world.settings)
+    if opens:
+        assert made.wake_at is not None
+        assert made.wake_at <= START + 1800 + 60
+    world.now += 1801
+    world.rest()
+    assert (world.deployment is not None) is opens
+
+
+def test_without_a_target_node_it_opens_and_says_so() -> None:
+    world = World(nodes=0)
+    world.settle()
+    assert world.deployment is not None
+    condition = world.condition("GateOpen")
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("True", "NoTargetNodes")
+
+
+def test_once_open_it_stays_open_though_nodes_lose_the_cache() -> None:
+    world = serving(cachePolicy={"onGateTimeout": "wait"})
+    for name in world.nodes:
+        world.wipe(name)
+    world.run_agents()
+    world.step()
+    world.deployment = None
+    world.pods.clear()
+    world.step()
+    assert world.deployment is not None, "deleted by hand, it comes back though no node is ready"
+
+
+# --- Filling ---
+
+
+def test_no_more_nodes_read_a_source_at_once_than_it_is_to_bear_also_of_other_namespaces() -> None:
+    world = World(nodes=8)
+    world.round()
+    world.round()
+    world.step()
+    world.step()
+    jobs = [job for _, job in world.jobs.values() if job.component is Component.FILL]
+    assert len(jobs) == world.settings.downloads_at_once
+    elsewhere = [
+        replace(job, name=f"e{number}", namespace="other", key="f" * 40) for number, job in enumerate(jobs)
+    ]
+    observed = replace(world.observed(), jobs=tuple(elsewhere))
+    made = plan(observed, world.settings)
+    assert not [action for action in made.actions if isinstance(action, Apply) and action.kind == "Job"]
+
+
+def test_a_failed_fetch_is_tried_again_later_and_later_and_what_cannot_succeed_latest() -> None:
+    def wait(attempt: int, failure: FailureReason) -> float:
+        job = Job(
+            "a",
+            "b",
+            Component.FILL,
+            "c",
+            JobState.FAILED,
+            node="n",
+            attempt=attempt,
+            finished=0.0,
+            failure=failure,
+        )
+        return next_attempt(job, Settings())
+
+    waits = [wait(attempt, FailureReason.SOURCE_UNAVAILABLE) for attempt in range(1, 12)]
+    assert waits == sorted(waits)
+    assert 48 <= waits[0] <= 72
+    assert 2880 <= waits[-1] <= 4320
+    assert waits[1] == pytest.approx(2 * waits[0])
+    assert wait(1, FailureReason.ACCESS_DENIED) == waits[-1]
+
+
+def test_an_annotation_has_what_failed_tried_again_at_once() -> None:
+    world = World()
+    world.source_failure = FailureReason.ACCESS_DENIED
+    world.round()
+    world.round()
+    world.source_failure = None
+    world.round()
+    assert len(applied(world, "Job")) == 1
+    assert world.endpoint is not None
+    world.endpoint["metadata"]["annotations"] = {"warmroute.dev/retry": "1"}
+    world.settle()
+    assert world.deployment is not None
+
+
+def test_a_node_without_room_is_not_tried_and_says_how_much_is_needed() -> None:
+    world = World()
+    world.capacity = TOTAL - 1
+    world.run_agents()
+    for _ in range(5):
+        world.round()
+    assert fill_jobs(world) == []
+    (cache,) = world.own("ModelDataCacheConfig")
+    (first, *_) = cache["status"]["notReady"]
+    assert first["reason"] == "InsufficientCapacity"
+    assert f"needs {TOTAL} bytes, {TOTAL - 1} are available" in first["message"]
+
+
+def test_data_that_is_on_a_node_already_is_adopted() -> None:
+    world = serving()
+    before = len(fill_jobs(world))
+    world.reboot("node-0")
+    world.settle()
+    assert len(fill_jobs(world)) == before
+    assert "node-0" in labelled(world, WEIGHTS_READY)
+
+
+def test_a_disk_that_was_wiped_is_filled_again() -> None:
+    world = serving()
+    world.wipe("node-0")
+    world.run_agents()
+    world.settle()
+    assert world.disks["node-0"].bytes
+
+
+def test_two_caches_of_one_key_are_filled_once_per_node() -> None:
+    world = serving()
+    (cache,) = world.data_caches()
+    node = next(iter(world.nodes.values()))
+    twin = cache.model_copy(
+        update={"metadata": cache.metadata.model_copy(update={"name": "twin-0123456789"})}
+    )
+    names = [
+        fill_job(world._endpoint(), one, node, 1, Settings())["metadata"]["name"] for one in (cache, twin)
+    ]
+    assert names[0] == names[1]
+
+
+# --- Rollover ---
+
+
+def test_make_before_break_changes_the_deployment_when_the_new_cache_is_there_and_then_lets_the_old_one_go() -> (
+    None
+):
+    world = serving()
+    (old,) = world.own("ModelDataCacheConfig")
+    world.edit(modelSource={"s3": {"uri": "s3://models/other/"}})
+    world.version = 2
+    world.finished.clear()
+    world.settle()
+    order = [
+        (type(one).__name__, one.kind if isinstance(one, Apply | Delete) else "", one.name)
+        for one in world.finished
+        if isinstance(one, Apply | Delete) and one.kind in ("Deployment", "ModelDataCacheConfig")
+    ]
+    (new,) = world.own("ModelDataCacheConfig")
+    assert order == [
+        ("Apply", "ModelDataCacheConfig", new["metadata"]["name"]),
+        ("Apply", "Deployment", NAME),
+        ("Delete", "ModelDataCacheConfig", old["metadata"]["name"]),
+    ]
+    assert all(list(disk.bytes) == [new["status"]["key"]] for disk in world.disks.values())
+
+
+def test_break_before_make_has_old_pods_and_files_gone_before_the_first_new_byte() -> None:
+    world = serving(cachePolicy={"rollover": "breakBeforeMake"})
+    (old,) = world.own("ModelDataCacheConfig")
+    world.capacity = TOTAL + TOTAL // 2
+    world.run_agents()
+    world.edit(modelSource={"s3": {"uri": "s3://models/other/"}})
+    world.version = 2
+    world.finished.clear()
+    world.settle()
+    order = [
+        (type(one).__name__, one.name.split("-")[0])
+        for one in world.finished
+        if (isinstance(one, Apply) and one.kind in ("Job", "Deployment"))
+        or (isinstance(one, Delete) and one.kind in ("Deployment", "ModelDataCacheConfig"))
+    ]
+    assert order == [
+        ("Apply", "resolve"),
+        ("Delete", NAME),
+        ("Delete", NAME),
+        *[("Apply", "fill")] * 3,
+        ("Apply", NAME),
+    ]
+    assert old["status"]["key"] not in world.disks["node-0"].bytes
+
+
+def test_a_new_source_that_cannot_be_listed_leaves_what_serves_alone() -> None:
+    for rollover in ("makeBeforeBreak", "breakBeforeMake"):
+        world = serving(cachePolicy={"rollover": rollover})
+        pods = dict(world.pods)
+        world.source_failure = FailureReason.ACCESS_DENIED
+        world.edit(modelSource={"s3": {"uri": "s3://models/forbidden/"}})
+        world.settle()
+        assert world.pods == pods
+        assert len(labelled(world, WEIGHTS_READY)) == 3
+        condition = world.condition("Resolved")
+        assert condition is not None
+        assert (condition["status"], condition["reason"]) == ("False", "AccessDenied")
+
+
+def test_another_image_is_rolled_out_at_once_and_its_cache_does_not_gate() -> None:
+    world = serving()
+    world.image("vllm/vllm-openai:v2")
+    world.rest()
+    assert world.deployment is not None
+    assert world.deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "vllm/vllm-openai:v2"
+    world.settle()
+    assert [one["spec"]["image"] for one in world.own("ModelImageCache")] == ["vllm/vllm-openai:v2"]
+
+
+def test_disabling_caches_restarts_no_pod_and_takes_labels_slices_and_daemon_sets_away_at_once() -> None:
+    world = serving()
+    pods = {uid for uid, pod in world.pods.items() if pod.endpoint}
+    world.edit(modelCacheConfig={"weightsCache": {"enabled": False}, "imageCache": {"enabled": False}})
+    world.settle()
+    assert pods == {uid for uid, pod in world.pods.items() if pod.endpoint}
+    assert not labelled(world, "warmroute.dev")
+    assert not world.own("EndpointSlice")
+    assert not world.own("DaemonSet")
+    kept = {pod.node for pod in world.pods.values()}
+    assert {name for name, disk in world.disks.items() if disk.bytes} == kept, (
+        "files go where no pod uses them"
+    )
+
+
+def test_a_new_release_of_the_operator_restarts_no_pod() -> None:
+    world = serving()
+    world.settings = replace(world.settings, image="warmroute/cacheprep:next")
+    before = len(applied(world, "Deployment"))
+    world.settle()
+    assert len(applied(world, "Deployment")) == before
+
+
+# --- Scale ---
+
+
+def test_replicas_are_set_by_scale_alone_and_not_at_all_when_something_else_scales() -> None:
+    world = serving()
+    assert world.replicas == 2
+    world.edit(replicas=None, autoscaling={"external": {}})
+    world.replicas = 5
+    world.finished.clear()
+    world.settle()
+    assert world.replicas == 5
+    assert not [one for one in world.finished if isinstance(one, Scale)]
+
+
+def test_an_autoscaler_of_its_own_is_made_and_goes_again() -> None:
+    made = spec(autoscaling={"horizontalPodAutoscaler": {"maxReplicas": 4}})
+    del made["replicas"]
+    world = World(endpoint=made)
+    world.settle()
+    (scaler,) = world.own("HorizontalPodAutoscaler")
+    assert scaler["spec"]["scaleTargetRef"]["name"] == NAME
+    world.edit(autoscaling=None, replicas=1)
+    world.settle()
+    assert not world.own("HorizontalPodAutoscaler")
+
+
+# --- Readiness ---
+
+
+def test_a_node_made_anew_under_its_name_is_not_taken_for_prepared() -> None:
+    world = serving()
+    labels = world.nodes["node-0"].labels
+    world.add_node("node-0", labels=labels)
+    world.step()
+    assert "node-0" not in labelled(world, WEIGHTS_READY)
+
+
+def test_pods_are_warm_where_their_node_has_the_weights_and_ready_and_serving_never_differ() -> None:
+    world = serving()
+    world.wipe("node-0")
+    world.run_agents()
+    world.step()
+    (one,) = world.own("EndpointSlice")
+    assert {each["nodeName"]: each["conditions"]["ready"] for each in one["endpoints"]} == {
+        "node-0": False,
+        "node-1": True,
+    }
+    assert all(each["conditions"]["ready"] == each["conditions"]["serving"] for each in one["endpoints"])
+    assert one["metadata"]["labels"]["kubernetes.io/service-name"] == f"{NAME}-warm"
+    assert one["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] == MANAGER
+    owner = one["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["name"]) == ("Service", f"{NAME}-warm")
+    (service,) = (each for each in world.own("Service") if each["metadata"]["name"] == f"{NAME}-warm")
+    assert "selector" not in service["spec"]
+    assert service["spec"]["clusterIP"] == "None"
+
+
+def test_a_slice_has_at_most_100_endpoints_of_one_family_and_a_pod_stays_in_its_slice() -> None:
+    world = serving()
+    for number in range(250):
+        ips = (f"10.1.{number // 250}.{number % 250}", f"fd00::{number:x}")
+        pod = Pod(f"p{number}", f"u{number:03}", endpoint=NAME, node="node-0", ips=ips, ready=True)
+        world.pods[pod.uid] = pod
+    world.step()
+    families = {one["metadata"]["name"]: one["addressType"] for one in world.own("EndpointSlice")}
+    assert sorted(families.values()) == ["IPv4"] * 3 + ["IPv6"] * 3
+    assert all(len(one["endpoints"]) <= 100 for one in world.own("EndpointSlice"))
+    del world.pods["u000"]
+    world.finished.clear()
+    world.step()
+    assert len(applied(world, "EndpointSlice")) == 2, "one slice of each family has changed"
+
+
+# --- Images ---
+
+
+@pytest.mark.parametrize(
+    ("one", "same"),
+    [
+        ("nginx", "docker.io/library/nginx:latest"),
+        ("index.docker.io/library/nginx", "nginx:latest"),
+        ("vllm/vllm-openai:v1", "docker.io/vllm/vllm-openai:v1"),
+        ("registry:5000/a@sha256:00", "registry:5000/a:v1@sha256:00"),
+    ],
+)
+def test_one_image_under_two_names_is_one_cache(one: str, same: str) -> None:
+    assert image_identity(one) == image_identity(same)
+    assert image_cache_name(one) == image_cache_name(same)
+
+
+def test_a_port_of_a_registry_is_no_tag() -> None:
+    assert image_identity("registry:5000/a") == "registry:5000/a:latest"
+
+
+def test_an_image_is_kept_by_a_program_of_the_operators_so_that_the_image_needs_no_shell() -> None:
+    world = serving()
+    (daemon_set,) = world.own("DaemonSet")
+    pod = daemon_set["spec"]["template"]["spec"]
+    assert pod["initContainers"][0]["command"] == ["/usr/local/bin/hold", "install", "/warmroute"]
+    assert pod["containers"][0]["command"] == ["/warmroute/hold"]
+    assert pod["containers"][0]["image"] == "vllm/vllm-openai:v1"
+    assert labelled(world, IMAGE_READY) == set(world.nodes)
+
+
+def test_an_image_goes_with_the_last_endpoint_of_the_namespace_that_runs_it() -> None:
+    world = serving()
+    observed = world.observed()
+    other = observed.endpoint.model_copy(
+        update={"metadata": observed.endpoint.metadata.model_copy(update={"name": "other", "uid": "other"})}
+    )
+    shared = replace(observed, endpoints=(observed.endpoint, other))
+    (cache,) = (
+        one
+        for one in plan(shared, world.settings).actions
+        if isinstance(one, Apply) and one.kind == "ModelImageCache"
+    )
+    assert [ref["name"] for ref in cache.manifest["spec"]["endpointRefs"]] == [NAME, "other"]
+    world.delete()
+    left = replace(world.observed(), endpoints=(world.observed().endpoint, other))
+    actions = plan(left, world.settings).actions
+    assert not [
+        one for one in actions if isinstance(one, Delete) and one.kind in ("ModelImageCache", "DaemonSet")
+    ]
+
+
+# --- Drift ---
+
+
+def test_drift_is_reported_and_nothing_else_unless_so_said() -> None:
+    world = serving()
+    world.version = 2
+    before = len(applied(world, "Deployment"))
+    world.now += 27 * 3600
+    world.settle()
+    condition = world.condition("SourceDrifted")
+    assert condition is not None
+    assert condition["status"] == "True"
+    assert len(applied(world, "Deployment")) == before
+
+
+def test_with_roll_over_a_drifted_source_is_listed_anew_and_rolled_out() -> None:
+    world = serving(cachePolicy={"drift": {"onDrift": "rollOver"}})
+    world.version = 2
+    world.now += 27 * 3600
+    world.settle()
+    (cache,) = world.own("ModelDataCacheConfig")
+    assert cache["status"]["key"] == world.listing(2).digest()[:40]
+    condition = world.condition("SourceDrifted")
+    assert condition is None or condition["status"] == "False"
+
+
+def test_a_source_that_changed_before_anybody_had_it_is_listed_anew() -> None:
+    world = World()
+    world.round()
+    world.rest()
+    world.version = 2
+    for _ in range(80):
+        world.round()
+    assert world.deployment is not None
+    assert set(world.disks["node-0"].bytes) == {world.listing(2).digest()[:40]}
+
+
+# --- Saying ---
+
+
+def test_progress_is_written_at_most_every_30_s_and_5_percent() -> None:
+    world = World()
+    for _ in range(3):
+        world.step()
+        world.run_agents()
+        world.run_jobs() if not fill_jobs(world) else None
+        world.now += 1
+    world.rest()
+    key = world.listing(1).digest()[:40]
+    written = []
+    for percent in range(1, 61):
+        world.disks["node-0"].bytes[key] = TOTAL * percent // 100
+        world.run_agents()
+        world.finished.clear()
+        world.step()
+        written += [
+            world.now
+            for one in world.finished
+            if isinstance(one, SetStatus) and one.kind == "ModelDataCacheConfig"
+        ]
+        world.now += 5
+    assert 2 <= len(written) <= 10
+    assert all(later - earlier >= 30 for earlier, later in pairwise(written[1:]))
+
+
+def test_events_are_written_on_transitions_only() -> None:
+    world = serving()
+    world.finished.clear()
+    world.wipe("node-0")
+    world.settle()
+    again = [one for one in world.finished if isinstance(one, Event)]
+    assert len({(one.reason, one.message.split(":")[0]) for one in again}) == len(again)
+    world.finished.clear()
+    world.settle()
+    assert world.finished == []
+
+
+def test_a_root_that_the_operator_does_not_allow_is_refused_and_what_serves_goes_on() -> None:
+    world = serving()
+    pods = dict(world.pods)
+    world.edit(modelCacheConfig={"weightsCache": {"enabled": True, "hostPath": "/etc"}})
+    world.settle()
+    condition = world.condition("GateOpen")
+    assert condition is not None
+    assert condition["reason"] == "HostPathNotAllowed"
+    assert "/opt/dlami/nvme" in condition["message"]
+    assert world.pods == pods
+    assert not any(job for job in fill_jobs(world) if "/etc" in json.dumps(job))
+
+
+def test_a_name_that_is_taken_is_said_and_left_alone() -> None:
+    world = World()
+    observed = replace(world.observed(), foreign=frozenset({f"Service/{NAME}"}))
+    made = plan(observed, world.settings)
+    assert not [
+        one
+        for one in made.actions
+        if isinstance(one, Apply) and one.kind in ("Service", "Deployment") and one.name == NAME
+    ]
+    statuses = [one for one in made.actions if isinstance(one, SetStatus)]
+    assert "NameTaken" in json.dumps(statuses[0].status)
+
+
+# --- The end ---
+
+
+def test_the_finalizer_is_there_before_anything_else_and_goes_last() -> None:
+    world = World()
+    made = world.step()
+    assert type(made.actions[0]).__name__ == "SetFinalizer"
+    assert world.endpoint is not None
+    assert world.endpoint["metadata"]["finalizers"] == [FINALIZER]
+    world.settle()
+    world.delete()
+    world.settle()
+    assert world.left() == []
+    assert type(world.finished[-1]).__name__ == "SetFinalizer"
+
+
+def test_a_node_that_vanished_is_not_waited_for() -> None:
+    world = serving()
+    world.remove_node("node-2")
+    world.delete()
+    world.now += 1
+    world.settle()
+    assert world.endpoint is None
+    assert world.now < START + 600
+
+
+def test_a_node_that_does_not_confirm_is_waited_for_until_the_timeout() -> None:
+    world = serving(cachePolicy={"cleanupTimeout": "15m"})
+    world.delete()
+    for _ in range(5):
+        world.rest()
+        world.run_deployment()
+        world.run_daemon_sets()
+        world.now += 60
+    assert world.endpoint is not None
+    world.now += 900
+    world.rest()
+    assert world.endpoint is None
+
+
+# --- Listings ---
+
+
+def test_a_long_listing_is_cut_into_config_maps_that_fit_and_read_as_one() -> None:
+    world = serving()
+    (cache,) = world.data_caches()
+    files = tuple(
+        File(f"part-{number}-{hash_of(number)}", number, version=hash_of(number)) for number in range(25_000)
+    )
+    listing = Listing("s3://models/llama/", "", files)
+    made = config_maps(world._endpoint(), cache, listing)
+    assert len(made) > 1
+    packed = [b64decode(value) for one in made for value in one["binaryData"].values()]
+    assert all(len(part) <= PART_BYTES for part in packed)
+    assert Listing.from_json(gzip.decompress(b"".join(packed))) == listing
+
+
+def hash_of(number: int) -> str:
+    return sha256(str(number).encode()).hexdigest()
