@@ -38,6 +38,14 @@ class Fault:
     after: int = 0
 
 
+EXPIRED = Fault(
+    status=400,
+    headers={"Content-Type": "application/xml"},
+    body=b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>",
+)
+"""What S3 says of credentials that were good once."""
+
+
 class FaultProxy:
     """Serves one request per connection. `choose` gets the head of each request and says what is done to its
     response; at first it uses up `faults` for requests that contain `only`."""

@@ -18,7 +18,7 @@ from cacheprep.digests import hasher
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import Listing, Verification, proof
 from cacheprep.sources import SourceOptions, source_of
-from tests.sources.fault_proxy import Fault, FaultProxy
+from tests.sources.fault_proxy import EXPIRED, Fault, FaultProxy
 from tests.sources.reading import contents, failure_of_reading, failure_of_resolving, named, read
 from tests.sources.servers import ACCESS, SECRET
 
@@ -327,13 +327,6 @@ def test_credentials_that_expire_soon_are_renewed(
     before = len((tmp_path / "vended").read_text())
     assert read(source, file) == b"weights"
     assert len((tmp_path / "vended").read_text()) > before
-
-
-EXPIRED = Fault(
-    status=400,
-    headers={"Content-Type": "application/xml"},
-    body=b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>",
-)
 
 
 def test_expired_credentials_are_read_anew_once(

@@ -25,12 +25,14 @@ from cacheprep.store.root import Root, Rules, open_to_write
 from cacheprep.transfer.counters import Counters, Snapshot
 from cacheprep.transfer.engine import Edge, Settings
 from cacheprep.transfer.pace import BURST_S
-from tests.sources.fault_proxy import Fault
+from tests.sources.fault_proxy import EXPIRED, Fault
 from tests.store.origin import Origin, Request, make_model, same, wait_until
 from tests.store.places import KINDS, Place, opening
 from tests.store.running import CONNECTIONS, FAST, RANGE, fetch, listed, run, running
 
-SETTINGS = Settings(connections=CONNECTIONS, range_bytes=RANGE, attempts=4, stall_s=0.5)
+SETTINGS = Settings(connections=CONNECTIONS, range_bytes=RANGE, attempts=4, stall_s=20)
+STALL_S = 0.5
+"""Soon enough for tests of what stalls; too soon for a busy machine elsewhere."""
 LIMITS = Limits(1.0)
 
 
@@ -47,7 +49,9 @@ def filled(
     plan = Plan(LIMITS, SETTINGS._replace(**changes))  # type: ignore[arg-type]
     edge = Edge(threading.Event())
     with closing(place.source()) as source:
-        done = fill(root, listing or place.listing(), source, plan, edge, counters, lambda _: None)
+        # Lists anew even so: what the client of a store takes to start is no stall.
+        now = source.resolve()
+        done = fill(root, listing or now, source, plan, edge, counters, lambda _: None)
     return done, counters.snapshot()
 
 
@@ -136,7 +140,7 @@ def test_a_connection_that_stalls_is_given_up_and_another_goes_on(
     place: Place, model: Path, root: Root, fault: Fault
 ) -> None:
     place.fault = lambda request: fault if request.number in (2, 3) else None
-    done, counts = filled(root, place)
+    done, counts = filled(root, place, stall_s=STALL_S)
     assert same(model, Path(done.path))
     assert counts.stalls >= 1
     # What it had brought is not fetched again.
@@ -160,9 +164,31 @@ def test_what_goes_wrong_for_good_has_its_reason_and_nothing_is_ready(
 ) -> None:
     place.fault = lambda request: fault if request.name == "model-00002.safetensors" else None
     with pytest.raises(Failure) as caught:
-        filled(root, place, attempts=2)
+        filled(root, place, attempts=2, stall_s=STALL_S if fault.stall else 20)
     assert caught.value.reason is reason
     assert nothing_ready(root)
+
+
+def test_credentials_that_expire_midway_are_read_anew_and_denied_if_they_still_are_no_good(
+    model: Path, root: Root, tmp_path: Path
+) -> None:
+    with opening("s3", model, tmp_path / "place") as place:
+        place.fault = lambda _: EXPIRED
+        with pytest.raises(Failure, match="have expired") as caught:
+            filled(root, place)
+        assert caught.value.reason is Reason.ACCESS_DENIED
+        assert nothing_ready(root)
+        place.fault = once(EXPIRED)
+        done, _ = filled(root, place)
+        assert same(model, Path(done.path))
+
+
+def test_a_signed_url_that_expires_midway_is_asked_for_again(model: Path, root: Root, tmp_path: Path) -> None:
+    with opening("hub", model, tmp_path / "place") as place:
+        place.fault = once(Fault(status=403))
+        done, counts = filled(root, place)
+        assert same(model, Path(done.path))
+    assert counts.retries == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
