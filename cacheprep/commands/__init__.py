@@ -26,6 +26,7 @@ _COMMANDS = {
     "ls": "List the caches of a root.",
     "rm": "Remove caches.",
     "run": "Run a command while a cache is kept in use.",
+    "status": "Say how the model caches of a cluster are, and what is done next and why.",
     "sources": "Ask a source what it has.",
     "verify": "Verify caches: quickly, or by hashing every byte.",
 }

@@ -1,0 +1,150 @@
+"""`cacheprep status`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import click
+
+from cacheprep.commands.options import json_option
+from cacheprep.commands.output import print_json, print_table, size, when, when_or_none
+from cacheprep.failures import Failure, Reason
+from extproc.pool.discovery.kubernetes import FORBIDDEN, ApiError, connected
+
+if TYPE_CHECKING:
+    from cacheprep.controller.overview import NodeLine, Overview
+    from cacheprep.controller.world import World
+
+_STEPS_SHOWN = 10
+
+
+@click.command("status")
+@click.argument("name", required=False)
+@click.option("-n", "--namespace", metavar="NAMESPACE", help="Only endpoints of this namespace.")
+@json_option
+def command(name: str | None, namespace: str | None, as_json: bool) -> None:
+    """Say how the model caches of a cluster are: all endpoints, or those called NAME.
+
+    For each node: what it has, since when that is verified, why it lacks the rest and when it is tried again;
+    then what the controller does next, and why. It is read with your own rights from the cluster of your
+    kubeconfig. With --json: a list of objects with everything that is shown.
+    """
+    from cacheprep.controller.overview import overview
+    from cacheprep.controller.world import World
+    from cacheprep.plan.settings import Settings
+
+    world = World(lambda _: None, lambda: None)
+    asyncio.run(_read(world))
+    found = []
+    now = time.time()
+    for parent in sorted(world.parents, key=lambda one: (one.namespace, one.name)):
+        if name not in (None, parent.name) or namespace not in (None, parent.namespace):
+            continue
+        observed = world.observed(parent, now)
+        if observed is not None:
+            # Which roots the operator allows is its own business: here each is taken for allowed.
+            roots = tuple({cache.spec.host_path for cache in observed.data_caches}) or Settings().roots
+            found.append(overview(observed, Settings(roots=roots)))
+    if not found and name is not None:
+        where = f" in namespace {namespace}" if namespace is not None else ""
+        raise Failure(
+            Reason.INVALID_REQUEST,
+            f"endpoint {name!r}: there is no such InferenceEndpointConfig or JumpStartModel{where};"
+            " `cacheprep status` lists all",
+        )
+    if as_json:
+        print_json([_object(one) for one in found])
+        return
+    if not found:
+        click.echo("no InferenceEndpointConfig and no JumpStartModel")
+    for number, one in enumerate(found):
+        if number:
+            click.echo()
+        _print(one, now)
+
+
+async def _read(world: World) -> None:
+    try:
+        async with connected() as cluster:
+            for index in world.indices:
+                objects, _ = await cluster.objects(index.listing)
+                index.take(objects)
+    except ApiError as error:
+        denied = error.status in (401, FORBIDDEN)
+        reason = Reason.ACCESS_DENIED if denied else Reason.INVALID_REQUEST
+        raise Failure(reason, f"the cluster cannot be read: {error}") from error
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise Failure(Reason.SOURCE_UNAVAILABLE, f"the API server does not answer: {error}") from error
+
+
+def _print(one: Overview, now: float) -> None:
+    cache = f", cache {one.cache}" if one.cache else ""
+    click.echo(f"{one.kind} {one.namespace}/{one.name}: {one.phase}{cache}")
+    for kind, status, reason, message in one.conditions:
+        click.echo(f"  {kind} {status} ({reason}): {message}")
+    if one.nodes:
+        click.echo()
+        head = ("NODE", "STATE", "BYTES", "VERIFIED", "REASON", "NEXT TRY")
+        print_table(head, [_row(line, now) for line in one.nodes])
+    for line in one.nodes:
+        if line.message:
+            click.echo(f"  {line.node}: {line.message}\n    -> {line.remedy}")
+    for why, count in one.others:
+        click.echo(f"  {count} other node{'s' * (count != 1)}: {why}")
+    click.echo()
+    if not one.steps:
+        waits = "" if one.wake_at is None else f"; looks again at {when(one.wake_at)}"
+        click.echo(f"Next: nothing{waits}")
+        return
+    click.echo("Next:")
+    for step in one.steps[:_STEPS_SHOWN]:
+        click.echo(f"  {step.what}: {step.why}")
+    if len(one.steps) > _STEPS_SHOWN:
+        click.echo(f"  and {len(one.steps) - _STEPS_SHOWN} more")
+
+
+def _row(line: NodeLine, now: float) -> tuple[str, ...]:
+    done = size(line.bytes_total) if line.bytes_done == line.bytes_total else size(line.bytes_done)
+    share = done if line.bytes_done == line.bytes_total else f"{done} of {size(line.bytes_total)}"
+    return (
+        line.node,
+        line.state,
+        share,
+        "-" if line.verified_at is None else f"{_age(now - line.verified_at)} ago",
+        line.reason or "-",
+        "-" if line.next_attempt is None else f"in {_age(line.next_attempt - now)}",
+    )
+
+
+def _age(seconds: float) -> str:
+    """As kubectl writes an age: 45s, 12m, 3h, 5d."""
+    seconds = max(0.0, seconds)
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def _object(one: Overview) -> dict[str, Any]:
+    conditions = [
+        dict(zip(("type", "status", "reason", "message"), each, strict=True)) for each in one.conditions
+    ]
+    nodes = [
+        {
+            **line._asdict(),
+            "verified_at": when_or_none(line.verified_at),
+            "next_attempt": when_or_none(line.next_attempt),
+        }
+        for line in one.nodes
+    ]
+    return {
+        **one._asdict(),
+        "conditions": conditions,
+        "nodes": nodes,
+        "others": [{"why": why, "nodes": count} for why, count in one.others],
+        "steps": [step._asdict() for step in one.steps],
+        "wake_at": when_or_none(one.wake_at),
+    }
