@@ -92,7 +92,7 @@ def test_a_fill_job_is_pinned_by_the_nodes_name_and_tolerates_what_its_pods_do()
 def test_the_jobs_failure_policy_knows_every_exit_code() -> None:
     world = serving()
     rules = fill_jobs(world)[0]["spec"]["podFailurePolicy"]["rules"]
-    codes: Json = {
+    codes: dict[Any, Any] = {
         rule["onExitCodes"]["values"][0]: rule["action"] for rule in rules if "onExitCodes" in rule
     }
     assert codes == {
@@ -354,9 +354,7 @@ def test_two_caches_of_one_key_are_filled_once_per_node() -> None:
 # --- Rollover ---
 
 
-def test_make_before_break_changes_the_deployment_when_the_new_cache_is_there_and_then_lets_the_old_one_go() -> (
-    None
-):
+def test_make_before_break_has_the_new_cache_then_new_pods_then_the_old_cache_goes() -> None:
     world = serving()
     (old,) = world.own("ModelDataCacheConfig")
     world.edit(modelSource={"s3": {"uri": "s3://models/other/"}})
