@@ -70,8 +70,10 @@ async def test_pods_need_pods(namespace: Namespace) -> None:
 
 
 @pytest.mark.usefixtures("in_pod")
-async def test_an_inference_pool_needs_itself_and_pods(namespace: Namespace) -> None:
-    await namespace.allow(*documented("endpoints.inferencePool"), *documented("endpoints.pods"))
+@pytest.mark.parametrize("names", ["", ", resourceNames: [llama]"], ids=["any", "by its name"])
+async def test_an_inference_pool_needs_itself_and_pods(namespace: Namespace, names: str) -> None:
+    (rule,) = documented("endpoints.inferencePool")
+    await namespace.allow(rule.replace(", verbs", f"{names}, verbs"), *documented("endpoints.pods"))
     await namespace.pool({"app": "llama"}, [8000])
     await namespace.pod("a", "10.0.0.1")
     async with watching(InferencePoolConfig(name="llama")) as told:

@@ -226,9 +226,7 @@ async def test_what_is_known_stays_while_the_api_server_is_away_which_is_said_on
                 if forgotten:
                     # What happened since is not known to etcd any more when the watch is taken up: 410.
                     await server.forget()
-                # Some attempts fail.
-                await asyncio.sleep(2)
-                assert told.state["endpointslices"] == "unreachable"
+                await told.until_failures(told.failures + 3)
                 await link.open()
                 await told.until("10.0.0.1:8000", f"10.0.0.{2 + forgotten}:8000")
             await link.cut()

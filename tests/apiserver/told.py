@@ -22,6 +22,7 @@ class Told:
         """Seconds of the loop's clock."""
         self.state: dict[str, str] = {}
         """By resource: `watching`, or the last trouble."""
+        self.failures = 0
 
     @property
     def all(self) -> list[tuple[str, ...]]:
@@ -46,6 +47,10 @@ class Told:
             30,
         )
 
+    async def until_failures(self, number: int) -> None:
+        """Wait until so many attempts have failed."""
+        await eventually(lambda: self.failures >= number, f"{number} attempts fail", 30)
+
     def learn(self, found: Found) -> None:
         self.found.append(found)
         self.times.append(asyncio.get_running_loop().time())
@@ -55,6 +60,7 @@ class Told:
 
     def failed(self, resource: str, trouble: Trouble) -> None:
         self.state[resource] = trouble
+        self.failures += 1
 
 
 @asynccontextmanager
