@@ -7,9 +7,10 @@ and none goes by a view of the cluster from before the other's writes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 
 import aiohttp
 import structlog
@@ -20,7 +21,7 @@ from cacheprep.controller.refusals import Refusal, status_with
 from cacheprep.controller.turns import RESYNC_SECONDS, Turns
 from cacheprep.controller.world import Parent, World
 from cacheprep.objects import CONFLICT, NOT_FOUND, Json, path
-from cacheprep.plan.actions import Action, Apply, Delete, RecordDrift, RecordListing, SetStatus
+from cacheprep.plan.actions import Action, Apply, Delete, LabelNode, RecordDrift, RecordListing, SetStatus
 from cacheprep.plan.labels import orphans
 from cacheprep.plan.observed import Observed
 from cacheprep.plan.plan import Plan, plan
@@ -29,6 +30,8 @@ from extproc.pool.discovery.kubernetes import FORBIDDEN, ApiError, Cluster
 
 SEEN_SECONDS = 5.0
 """Longest wait until the watches bring what was written."""
+AT_ONCE = 16
+"""Requests that are under way at once at most."""
 _TAKEN = ("Deployment", "Service", "ConfigMap", "HorizontalPodAutoscaler")
 """Kinds of which an endpoint takes a name that somebody else may have."""
 
@@ -161,7 +164,8 @@ class Reconciler:
         changed: dict[tuple[str, str], str] = {}
         refusals: list[Refusal] = []
         status: SetStatus | None = None
-        for action in made.actions:
+        for together in _steps(made.actions):
+            action = together[0]
             if isinstance(action, SetStatus) and (action.kind, action.name) == (endpoint.kind, endpoint.name):
                 # Last: it tells what of the rest was refused.
                 status = action
@@ -170,7 +174,7 @@ class Reconciler:
                 # What was to take its place may be what was refused.
                 continue
             try:
-                written = await self._do(observed, action)
+                written, *_ = await asyncio.gather(*(self._do(observed, one) for one in together))
             except ApiError as error:
                 if error.status != FORBIDDEN:
                     raise
@@ -247,6 +251,14 @@ class Reconciler:
                 await self._hand.label(action)
             except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
                 _log.warning("a label stays", node=action.node, label=action.label, error=str(error))
+
+
+def _steps(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:
+    """Actions in their order; labels of nodes, of which there may be thousands, some at once."""
+    for labels, several in groupby(actions, lambda action: isinstance(action, LabelNode)):
+        run = tuple(several)
+        step = AT_ONCE if labels else 1
+        yield from (run[at : at + step] for at in range(0, len(run), step))
 
 
 def _is_ours(observed: Observed, action: Apply) -> bool:

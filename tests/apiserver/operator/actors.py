@@ -21,7 +21,7 @@ from aiohttp import web
 
 from cacheprep.api import NodeModelCache
 from cacheprep.api.caches import CacheOnNode, NodeCacheStatus, RootStatus
-from cacheprep.api.names import API_VERSION, CACHE_KEY, COMPONENT, DEFAULT_ROOT, NODE
+from cacheprep.api.names import API_VERSION, CACHE_KEY, COMPONENT, DEFAULT_ROOT, ENDPOINT, NODE
 from cacheprep.listing import Digest, File, Listing
 from cacheprep.objects import apply, delete, path
 from cacheprep.store.layout import State, key_of
@@ -54,6 +54,10 @@ class Actors:
         self.cluster = cluster
         self.namespace = namespace
         self.source = listing("one")
+        self.sources: dict[str, Listing] = {}
+        """What resolve Jobs of endpoints of these names find instead."""
+        self.printed: dict[str, Listing] = {}
+        """By pod."""
         self.kubelet_port = 0
         self.disks: dict[str, dict[str, State]] = {}
         self.boots: dict[str, str] = {}
@@ -214,6 +218,8 @@ class Actors:
         except ApiError as error:
             if error.status != 409:
                 raise
+        endpoint = job["metadata"]["labels"][ENDPOINT]
+        self.printed[f"{name}-x"] = self.sources.get(endpoint, self.source)
         await self._status(path("Pod", f"{name}-x", self.namespace, "status"), {"phase": "Succeeded"})
         await self._complete(name)
 
@@ -349,8 +355,9 @@ async def kubelet(actors: Actors, directory: Path) -> AsyncIterator[None]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(directory / "kubelet.crt", directory / "kubelet.key")
 
-    async def logs(_: web.Request) -> web.Response:
-        return web.Response(body=b"listing s3://weights/llama/\n" + actors.source.to_json() + b"\n")
+    async def logs(request: web.Request) -> web.Response:
+        printed = actors.printed[request.match_info["pod"]]
+        return web.Response(body=b"listing s3://weights/llama/\n" + printed.to_json() + b"\n")
 
     application = web.Application()
     application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", logs)

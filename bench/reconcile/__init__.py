@@ -1,0 +1,1 @@
+"""What the controller of model caches costs, with a real API server: `python -m bench.reconcile`."""
