@@ -22,7 +22,7 @@ import structlog
 from cacheprep import __version__
 from cacheprep.agent import cluster as read
 from cacheprep.agent.claims import Claims, Place, Removal, removable, unclaimed
-from cacheprep.agent.disks import Disks, Found, dismantle, look
+from cacheprep.agent.disks import Disks, Found, dismantle, look, prepare
 from cacheprep.agent.metrics import AgentMetrics
 from cacheprep.agent.report import Node, status_of, worth_writing, written
 from cacheprep.agent.schedule import DEEP_BYTES_PER_SECOND, DEEP_SECONDS, next_deep
@@ -30,6 +30,8 @@ from cacheprep.agent.verification import read_all
 from cacheprep.api.caches import NodeCacheStatus
 from cacheprep.failures import Failure
 from cacheprep.objects import apply
+from cacheprep.plan.identity import store_path
+from cacheprep.plan.jobs import UNPRIVILEGED
 from cacheprep.store.gc import Found as Leftover
 from cacheprep.store.gc import collect
 from cacheprep.store.layout import Layout
@@ -158,6 +160,7 @@ class Agent:
             self._looked = self.now()
             self.metrics.looked(self._disks, at)
             await self._tell(self._disks, at)
+            await self._prepare()
             if await self._clean(self._disks):
                 continue
             await self._collect(self._disks)
@@ -165,6 +168,19 @@ class Agent:
                 async with asyncio.timeout(self.settings.look_seconds):
                     await self._wake.wait()
             self._wake.clear()
+
+    async def _prepare(self) -> None:
+        """Have the directories that claims stand for."""
+        wanted = {one.claimed for one in (self._seen.caches or {}).values() if one.claimed is not None}
+        for root, namespace in sorted(wanted):
+            if root not in self.settings.roots:
+                continue
+            where = store_path(root, namespace)
+            try:
+                if await asyncio.to_thread(prepare, where, UNPRIVILEGED):
+                    _log.info("directory made for a claim", path=where)
+            except OSError as error:
+                _log.warning("directory for a claim cannot be made", path=where, error=str(error))
 
     def _claims(self) -> Claims | None:
         if self._seen.caches is None or self._seen.pods is None:

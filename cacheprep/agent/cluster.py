@@ -9,15 +9,20 @@ from cacheprep.agent.claims import Claims, Place
 from cacheprep.agent.report import Node
 from cacheprep.api.caches import DataCacheState, NodeCacheStatus, NodeModelCache
 from cacheprep.api.names import CACHE_KEY
+from cacheprep.api.serving import Mount
 from cacheprep.objects import RESOURCES, Json
 from extproc.pool.discovery.kubernetes import Listing
 
 
 class Wanted(NamedTuple):
-    """A ModelDataCacheConfig; `place` is None until its source was listed."""
+    """A ModelDataCacheConfig; `place` is None until its source was listed.
+
+    `claimed` is the root, and its namespace, of one that pods reach by a claim; else None.
+    """
 
     place: Place | None
     released: bool
+    claimed: tuple[str, str] | None = None
 
 
 Caches = Mapping[str, Wanted]
@@ -66,7 +71,10 @@ def _wanted(item: Json) -> Wanted:
     key = status.get("key")
     place = Place(item["spec"]["hostPath"], item["metadata"]["namespace"], key) if key else None
     deleting = bool(item["metadata"].get("deletionTimestamp"))
-    return Wanted(place, deleting or status.get("state") == DataCacheState.RELEASING)
+    released = deleting or status.get("state") == DataCacheState.RELEASING
+    by_claim = item["spec"].get("mount") == Mount.PVC and not released
+    claimed = (item["spec"]["hostPath"], item["metadata"]["namespace"]) if by_claim else None
+    return Wanted(place, released, claimed)
 
 
 def _used(item: Json) -> tuple[str, str] | None:

@@ -15,7 +15,7 @@ from cacheprep.store import mounts
 from cacheprep.store.capacity import measure
 from cacheprep.store.durable import delete_tree
 from cacheprep.store.inventory import Entry, inventory
-from cacheprep.store.layout import Layout
+from cacheprep.store.layout import DIRECTORY_MODE, Layout
 from cacheprep.store.root import Rules, check, nearest, open_to_read, os_failure
 
 
@@ -70,6 +70,28 @@ def stores(root: str) -> Iterator[tuple[str, Layout]]:
             yield name, open_to_read(path)
         except Failure:
             continue
+
+
+def prepare(place: str, user: int) -> bool:
+    """Have the directory that a claim stands for, of the user that fetches there; whether anything was done.
+
+    kubelet would make it as root's, and pods of level "restricted" are not root. One in which there is a
+    store already is left as it is.
+
+    Args:
+        place: the directory, below a cache root.
+        user: uid and gid.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    if os.path.islink(place) or os.path.exists(Layout(place).store_file):
+        return False
+    os.makedirs(place, mode=DIRECTORY_MODE, exist_ok=True)
+    if os.stat(place).st_uid == user:
+        return False
+    os.chown(place, user, user)
+    return True
 
 
 def dismantle(roots: Sequence[str], claims: Claims) -> list[str]:

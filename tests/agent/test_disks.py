@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cacheprep.agent.claims import Claims
-from cacheprep.agent.disks import dismantle, look
+from cacheprep.agent.disks import dismantle, look, prepare
 from cacheprep.agent.verification import read_all
 from cacheprep.failures import Failure, Reason
 from cacheprep.plan.identity import store_path
@@ -113,3 +113,18 @@ def test_an_empty_store_that_nobody_claims_goes_and_another_stays(root: str) -> 
     assert dismantle([root], using) == []
     assert dismantle([root], NOBODY) == [str(empty)]
     assert [one.place for one in look([root], Rules()).caches] == [found.place]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a directory away")
+def test_a_directory_for_a_claim_is_of_the_user_who_fetches_there_and_is_made_once(tmp_path: Path) -> None:
+    place = store_path(str(tmp_path), "llm")
+    assert prepare(place, 65532)
+    assert os.stat(place).st_uid == 65532
+    assert not prepare(place, 65532)
+
+
+def test_a_store_that_is_there_stays_whose_it_is(root: str) -> None:
+    place = store_path(root, "llm")
+    owner = os.stat(place).st_uid
+    assert not prepare(place, 65532)
+    assert os.stat(place).st_uid == owner
