@@ -51,6 +51,11 @@ class Model(BaseModel):
         written: JsonObject = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         return written
 
+    def said(self) -> JsonObject:
+        """As JSON, without what is at its default: the same in every release that only adds fields."""
+        written: JsonObject = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return written
+
 
 def rule(cel: str, message: str) -> JsonObject:
     """A rule of the API server: `cel` must be true, else `message`, which says what to do."""

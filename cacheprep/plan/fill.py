@@ -46,9 +46,9 @@ def fill(
 ) -> None:
     """Have all target nodes fetch a cache that is listed, as many at once as its source is to bear."""
     jobs = fill_jobs(observed, cache)
-    for gone in sorted(jobs.keys() - observed.node_named.keys()):
-        for job in jobs[gone]:
-            forget(draft, job, f"node {gone} is gone")
+    targets = tuple(targets)
+    for name in sorted(jobs.keys() - {node.name for node in targets}):
+        _give_back(observed, name, jobs[name], draft)
     left = _slots(observed, cache, settings)
     waiting = []
     for node in targets:
@@ -72,6 +72,16 @@ def fill(
         # After the new one is there: it knows how many came before.
         for job in of_node:
             forget(draft, job, "another attempt takes its place")
+
+
+def _give_back(observed: Observed, node: str, jobs: Sequence[Job], draft: Draft) -> None:
+    """A node that is no target keeps no other from reading the source; what it has stays for the next try."""
+    there = node in observed.node_named
+    for job in jobs:
+        if not there:
+            forget(draft, job, f"node {node} is gone")
+        elif job.state is JobState.ACTIVE:
+            forget(draft, job, f"node {node} is no target any more")
 
 
 def _may_start(

@@ -31,7 +31,7 @@ def cache_name(endpoint: Endpoint, spec: DataCacheSpec) -> str:
 
     A new listing of the same source, asked for after drift, is another cache as well.
     """
-    said = spec.write()
+    said = spec.said()
     del said["endpointRef"]
     return f"{endpoint.name}-{checksum([said, endpoint.status.listing_requested])}"
 

@@ -238,9 +238,11 @@ def tell(observed: Observed, changes: Changes, draft: Draft) -> None:
 
 def _available(observed: Observed, changes: Changes) -> None:
     deployment = observed.deployment
-    taken = sorted(observed.foreign)
+    taken = set(observed.foreign)
+    if deployment is not None and not deployment.ours:
+        taken.add(f"Deployment/{observed.endpoint.name}")
     if taken:
-        said = f"{told(taken)} is there, and not of this object"
+        said = f"{told(sorted(taken))} is there, and not of this object"
         changes.set(ConditionType.AVAILABLE, False, Reason.NAME_TAKEN, said)
     elif deployment is None:
         changes.set(ConditionType.AVAILABLE, False, Reason.NOT_SERVING, "there is no Deployment yet")

@@ -55,9 +55,9 @@ WEIGHTS_WEIGHT, IMAGE_WEIGHT = 100, 50
 def workload(endpoint: Endpoint, cached: bool) -> str:
     """Checksum of what an endpoint says of its pods. Where weights are cached, where they come from is not
     part of it: that is the cache's."""
-    said: list[Any] = [endpoint.spec.engine.write()]
+    said: list[Any] = [endpoint.spec.engine.said()]
     if not cached:
-        said.append(endpoint.source.write())
+        said.append(endpoint.source.said())
     return checksum(said, 16)
 
 

@@ -24,6 +24,8 @@ from cacheprep.plan.observed import Component, Job, JobState, Pod
 from cacheprep.plan.plan import plan
 from cacheprep.plan.retry import next_attempt
 from cacheprep.plan.settings import Settings
+from cacheprep.plan.versions import versions
+from cacheprep.plan.workload import workload
 from tests.plan.world import NAME, START, TOTAL, World, spec
 
 Json = dict[str, Any]
@@ -321,6 +323,22 @@ def test_a_node_without_room_is_not_tried_and_says_how_much_is_needed() -> None:
     assert f"needs {TOTAL} bytes, {TOTAL - 1} are available" in first["message"]
 
 
+@pytest.mark.parametrize("change", [{"unschedulable": True}, {"ready": False}, {"deleting": True}])
+def test_a_node_that_is_no_target_any_more_keeps_no_other_from_reading_the_source(change: Json) -> None:
+    world = World(nodes=4)
+    world.round()
+    world.rest()
+    world.run_agents()
+    world.rest()
+    first = {job.node for _, job in world.jobs.values() if job.component is Component.FILL}
+    gone = min(first)
+    world.change_node(gone, **change)
+    world.rest()
+    world.rest()
+    then = {job.node for _, job in world.jobs.values() if job.component is Component.FILL}
+    assert then == set(world.nodes) - {gone}
+
+
 def test_data_that_is_on_a_node_already_is_adopted() -> None:
     world = serving()
     before = len(fill_jobs(world))
@@ -437,6 +455,14 @@ def test_disabling_caches_restarts_no_pod_and_takes_labels_slices_and_daemon_set
     assert {name for name, disk in world.disks.items() if disk.bytes} == kept, (
         "files go where no pod uses them"
     )
+
+
+def test_names_and_templates_are_the_same_in_every_release() -> None:
+    """Another value here rolls out every Deployment when the operator is upgraded."""
+    world = World()
+    which = versions(world.observed())
+    assert which.wanted_name == "llama-f0a82b3d33"
+    assert workload(world._endpoint(), cached=True) == "5d93ecb15a7502b6"
 
 
 def test_a_new_release_of_the_operator_restarts_no_pod() -> None:
@@ -671,8 +697,8 @@ def test_a_name_that_is_taken_is_said_and_left_alone() -> None:
         for one in made.actions
         if isinstance(one, Apply) and one.kind in ("Service", "Deployment") and one.name == NAME
     ]
-    statuses = [one for one in made.actions if isinstance(one, SetStatus)]
-    assert "NameTaken" in json.dumps(statuses[0].status)
+    (status,) = (one.status for one in made.actions if isinstance(one, SetStatus) and one.name == NAME)
+    assert "NameTaken" in json.dumps(status)
 
 
 # --- The end ---
