@@ -45,12 +45,9 @@ def main() -> None:
 
 
 def build(steps: Steps) -> None:
-    """Build every Go program, with a line for each."""
-    for name in golang.KUBERNETES:
-        steps.run(f"{name}, from source", partial(golang.kubernetes, [name]))
-    steps.run("etcd, from source", golang.etcd)
-    for program in golang.PROGRAMS:
-        steps.run(f"{program.name}, from source", partial(golang.program, program))
+    """Build every Go program that is not there, with a line for each."""
+    for name, program in golang.lacking():
+        steps.run(f"{name}, from source", program)
 
 
 def up(steps: Steps) -> None:

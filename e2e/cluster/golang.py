@@ -14,10 +14,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache as once
+from functools import partial
 from pathlib import Path
 
 from e2e.cluster import cache, versions
@@ -123,6 +124,16 @@ def hold() -> Path:
         if directory:
             _build(HOLD, directory / "hold", ".")
     return binary
+
+
+def lacking() -> list[tuple[str, Callable[[], object]]]:
+    """What of the cluster is not built: names, and what builds each."""
+    every: list[tuple[Path, Callable[[], object]]] = [
+        *((_place(name, versions.KUBERNETES), partial(kubernetes, [name])) for name in KUBERNETES),
+        (_place("etcd", versions.ETCD), etcd),
+        *((_place(one.name, one.version), partial(program, one)) for one in PROGRAMS),
+    ]
+    return [(binary.name, build) for binary, build in every if not binary.exists()]
 
 
 def source(module: str, version: str) -> Path:
