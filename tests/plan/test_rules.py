@@ -10,10 +10,12 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
+import click
 import pytest
 import yaml
 
 from cacheprep.api.names import CACHE_KEY, FINALIZER, IMAGE_READY, MANAGER, WEIGHTS_READY
+from cacheprep.commands import cacheprep
 from cacheprep.failures import Reason as FailureReason
 from cacheprep.listing import File, Listing
 from cacheprep.plan.actions import Apply, Delete, Event, Scale, SetStatus
@@ -760,3 +762,17 @@ def test_a_long_listing_is_cut_into_config_maps_that_fit_and_read_as_one() -> No
 
 def hash_of(number: int) -> str:
     return sha256(str(number).encode()).hexdigest()
+
+
+def test_every_command_line_that_is_written_is_one_that_cacheprep_takes() -> None:
+    variants: list[Json] = [{}, {"modelCacheConfig": {}}, {"cachePolicy": {"mount": "pvc"}}]
+    for changed in variants:
+        world = serving(**changed)
+        assert world.deployment is not None
+        pods = [one["spec"]["template"]["spec"] for one in (*applied(world, "Job"), world.deployment)]
+        for pod in pods:
+            container = (pod.get("initContainers") or pod["containers"])[0]
+            name, *args = container["args"]
+            command = cacheprep.get_command(click.Context(cacheprep), name)
+            assert command is not None
+            command.make_context(name, args)
