@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from cacheprep.api import ModelDataCacheConfig
 from cacheprep.api.caches import NodeProgress, RootStatus
 from cacheprep.api.conditions import Reason, reason_of
+from cacheprep.api.model import MOST_MESSAGE
 from cacheprep.api.names import RETRY
 from cacheprep.plan.actions import Apply
 from cacheprep.plan.draft import Draft
@@ -185,12 +186,34 @@ def _progress(
         reason, message = Reason.FILLING, "fetched; its agent has not looked since"
     else:
         reason, message = Reason.WAITING_FOR_NODES, "others read the source first"
+    done = found.bytes_done if found is not None else 0
+    rate = _rate(observed, cache, node, done)
     return NodeProgress(
         node=node.name,
         state=found.state if found is not None else State.ABSENT,
         reason=reason.value,
-        message=message[:1024],
-        bytes_done=found.bytes_done if found is not None else 0,
+        message=message[:MOST_MESSAGE],
+        bytes_done=done,
+        bytes_per_second=rate,
+        eta_seconds=_eta(cache, done, rate),
         attempts=last.attempt if last is not None else 0,
         next_attempt=again,
     )
+
+
+def _rate(observed: Observed, cache: ModelDataCacheConfig, node: Node, done: int) -> int | None:
+    """Bytes per second since progress was written last; None if that cannot be said."""
+    before = next((one for one in cache.status.not_ready if one.node == node.name), None)
+    if before is None or cache.status.progress_at is None:
+        return None
+    passed = observed.now - cache.status.progress_at.timestamp()
+    if done < before.bytes_done or passed < 1:
+        return before.bytes_per_second
+    return int((done - before.bytes_done) / passed)
+
+
+def _eta(cache: ModelDataCacheConfig, done: int, rate: int | None) -> int | None:
+    """Seconds until all bytes are there at this rate, at most a year."""
+    if not rate or cache.status.total_bytes is None:
+        return None
+    return min(int(max(cache.status.total_bytes - done, 0) / rate), 365 * 24 * 3600)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from cacheprep.api import ModelDataCacheConfig
 from cacheprep.api.caches import CacheOnNode, DataCacheState
 from cacheprep.api.conditions import ConditionType, Reason
-from cacheprep.api.model import seconds
-from cacheprep.plan.actions import Delete
+from cacheprep.api.model import MOST_MESSAGE, seconds
+from cacheprep.plan.actions import Delete, Event
 from cacheprep.plan.conditions import Changes
 from cacheprep.plan.draft import Draft
 from cacheprep.plan.labels import label, labelled
@@ -72,6 +72,13 @@ class _Left(NamedTuple):
     message: str
 
 
+def _tell(observed: Observed, cache: ModelDataCacheConfig, why: str, draft: Draft) -> None:
+    endpoint = observed.endpoint
+    place = (endpoint.kind, endpoint.namespace, endpoint.name, endpoint.uid)
+    message = f"{cache.name}, key {cache.status.key}: {why}"
+    draft.add(Event(*place, True, Reason.CLEANUP_TIMED_OUT.value, message[:MOST_MESSAGE], why))
+
+
 def _left(observed: Observed, cache: ModelDataCacheConfig) -> _Left | None:
     if in_use(observed, cache):
         return _Left(Reason.WAITING_FOR_PODS, "pods of the endpoint load it")
@@ -103,6 +110,7 @@ def release(observed: Observed, cache: ModelDataCacheConfig, draft: Draft) -> No
         if observed.now - since >= patience:
             why = f"cleanupTimeout is over; not confirmed: {left.message}"
             draft.add(Delete(cache.kind, cache.namespace, cache.name, why))
+            _tell(observed, cache, why, draft)
             return
         draft.wake(since + patience)
     else:

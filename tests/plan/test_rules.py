@@ -661,6 +661,11 @@ def test_progress_is_written_at_most_every_30_s_and_5_percent() -> None:
             if isinstance(one, SetStatus) and one.kind == "ModelDataCacheConfig"
         ]
         world.now += 5
+    (cache,) = world.own("ModelDataCacheConfig")
+    (node,) = (one for one in cache["status"]["notReady"] if one["node"] == "node-0")
+    # Of 1000 bytes 1 % came every 5 s.
+    assert 1 <= node["bytesPerSecond"] <= 2
+    assert node["etaSeconds"] == pytest.approx((TOTAL - node["bytesDone"]) / node["bytesPerSecond"], abs=1)
     assert 2 <= len(written) <= 10
     assert all(later - earlier >= 30 for earlier, later in pairwise(written[1:]))
 
@@ -741,6 +746,11 @@ def test_a_node_that_does_not_confirm_is_waited_for_until_the_timeout() -> None:
     world.now += 900
     world.rest()
     assert world.endpoint is None
+    told = [
+        one.message for one in world.finished if isinstance(one, Event) and one.reason == "CleanupTimedOut"
+    ]
+    assert told
+    assert "node-0, node-1, node-2" in told[0]
 
 
 # --- Listings ---
