@@ -154,7 +154,13 @@ class Pools:
             return None
 
         def learnt(found: Found) -> None:
-            _log.info("endpoints changed", pool=pool.name, before=len(pool), after=len(found.addresses))
+            _log.info(
+                "endpoints changed",
+                pool=pool.name,
+                before=len(pool),
+                after=len(found.addresses),
+                cold=sum(said == "cold" for said in found.node_caches.values()),
+            )
             pool.set_endpoints(found.addresses, self._clock(), found.node_caches)
             self._places[pool.name] = found.places
             self._on_change()
