@@ -18,11 +18,11 @@ from cacheprep.plan.actions import Delete, LabelNode
 from cacheprep.plan.conditions import Changes
 from cacheprep.plan.draft import Draft
 from cacheprep.plan.identity import image_cache_name, image_identity
-from cacheprep.plan.jobs import owned_by
+from cacheprep.plan.jobs import UNPRIVILEGED, confined, owned_by
 from cacheprep.plan.observed import Component, Node, Observed, Pod
 from cacheprep.plan.settings import Settings
 from cacheprep.plan.status import write_status
-from cacheprep.plan.targets import node_terms, targets
+from cacheprep.plan.targets import ARCHITECTURE, node_terms, targets
 from cacheprep.plan.workload import images
 
 _HOLD = "/warmroute"
@@ -62,6 +62,23 @@ def keep_images(observed: Observed, settings: Settings, draft: Draft) -> None:
             _keep(observed, cache.spec.image, cache, settings, draft)
         else:
             _let_go(observed, cache, draft)
+
+
+def unfit_architectures(observed: Observed) -> frozenset[str]:
+    """Architectures (`kubernetes.io/arch`) that an image of the endpoint is not made for, as far as nodes
+    have said so: no pod will ever run there."""
+    caches = {image_cache_name(image) for image in images(observed.endpoint)}
+    nodes = (
+        observed.node_named.get(pod.node)
+        for pod in observed.pods
+        if pod.cache in caches and _of_other_architecture(pod.problem)
+    )
+    return frozenset(node.labels[ARCHITECTURE] for node in nodes if node and ARCHITECTURE in node.labels)
+
+
+def _of_other_architecture(problem: str) -> bool:
+    """containerd's words when no image of an index fits, and the kernel's when a program does not."""
+    return "no match for platform" in problem or "exec format error" in problem
 
 
 def _keep(
@@ -147,7 +164,7 @@ def _say(
     said = f"{cached} of {len(nodes)} nodes keep it"
     if failing:
         text = "; ".join(failing[:3])
-        other = "no match for platform" in text or "exec format" in text
+        other = any(map(_of_other_architecture, failing))
         reason = Reason.ARCHITECTURE_MISMATCH if other else Reason.PULL_FAILED
         phase, said = ImageCachePhase.DEGRADED, f"{said}; {text}"
     elif cached < len(nodes):
@@ -183,7 +200,7 @@ def _daemon_set(cache: ModelImageCache, users: Sequence[Endpoint], settings: Set
                 "image": settings.image,
                 "command": ["/usr/local/bin/hold", "install", _HOLD],
                 "volumeMounts": [{"name": "warmroute-hold", "mountPath": _HOLD}],
-                "securityContext": _CONFINED,
+                "securityContext": confined(UNPRIVILEGED),
                 "resources": _SMALL,
             }
         ],
@@ -193,7 +210,7 @@ def _daemon_set(cache: ModelImageCache, users: Sequence[Endpoint], settings: Set
                 "image": cache.spec.image,
                 "command": [f"{_HOLD}/hold"],
                 "volumeMounts": [{"name": "warmroute-hold", "mountPath": _HOLD, "readOnly": True}],
-                "securityContext": _CONFINED,
+                "securityContext": confined(UNPRIVILEGED),
                 "resources": _SMALL,
             }
         ],
@@ -224,15 +241,6 @@ def _daemon_set(cache: ModelImageCache, users: Sequence[Endpoint], settings: Set
     }
 
 
-_CONFINED: JsonObject = {
-    "runAsUser": 65532,
-    "runAsGroup": 65532,
-    "runAsNonRoot": True,
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 _SMALL: JsonObject = {"requests": {"cpu": "1m", "memory": "8Mi"}, "limits": {"memory": "32Mi"}}
 
 

@@ -166,9 +166,13 @@ def environment(said: Arguments) -> JsonObject:
     return made
 
 
-def confined(mount: Mount) -> JsonObject:
-    """The securityContext of a container that writes to a store: as little as it can do with."""
-    user = UNPRIVILEGED if mount is Mount.PVC else 0
+def store_user(mount: Mount) -> int:
+    """The uid to which a namespace's store belongs."""
+    return UNPRIVILEGED if mount is Mount.PVC else 0
+
+
+def confined(user: int) -> JsonObject:
+    """The securityContext of a container that runs as this uid, with as little as it can do with."""
     return {
         "runAsUser": user,
         "runAsGroup": user,
@@ -187,7 +191,7 @@ def _container(args: list[str], said: Arguments, mount: Mount, settings: Setting
         "args": args,
         **environment(said),
         "volumeMounts": source_mounts(said),
-        "securityContext": confined(mount),
+        "securityContext": confined(store_user(mount)),
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}},
         # What it said last is then in the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -14,7 +14,7 @@ from cacheprep.plan.draft import Draft
 from cacheprep.plan.drift import listing_wanted, look
 from cacheprep.plan.fill import fill, progress
 from cacheprep.plan.gate import Gate, gate
-from cacheprep.plan.images import keep_images
+from cacheprep.plan.images import keep_images, unfit_architectures
 from cacheprep.plan.jobs import owned_by
 from cacheprep.plan.labels import label
 from cacheprep.plan.observed import Node, Observed
@@ -53,7 +53,7 @@ def _keep(observed: Observed, settings: Settings, draft: Draft) -> None:
         why = "what is put on nodes for it has to be removed when it is deleted"
         draft.add(SetFinalizer(endpoint.kind, endpoint.namespace, endpoint.name, True, why))
     which = versions(observed)
-    nodes = targets(endpoint.spec.engine.template.spec, observed.nodes)
+    nodes = targets(endpoint.spec.engine.template.spec, observed.nodes, unfit_architectures(observed))
     problem = _problem(observed, settings)
     if problem is not None:
         say_endpoint(observed, which, None, nodes, None, problem, draft)

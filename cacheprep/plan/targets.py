@@ -19,24 +19,24 @@ _DISRUPTED = frozenset(
     }
 )
 """Taints of nodes that are about to go, whatever the pods tolerate."""
-_OS, _ARCHITECTURE = "kubernetes.io/os", "kubernetes.io/arch"
+_OS, ARCHITECTURE = "kubernetes.io/os", "kubernetes.io/arch"
 
 
 def targets(
-    pod_spec: JsonObject, nodes: Iterable[Node], architectures: frozenset[str] = frozenset()
+    pod_spec: JsonObject, nodes: Iterable[Node], unfit: frozenset[str] = frozenset()
 ) -> tuple[Node, ...]:
     """The nodes that are to have the caches of pods of this spec, by name.
 
     Args:
         pod_spec: a PodSpec of Kubernetes.
         nodes: all nodes.
-        architectures: those that the images run on (`kubernetes.io/arch`); empty: not known.
+        unfit: architectures (`kubernetes.io/arch`) that the images are not made for.
     """
-    fitting = (node for node in nodes if not why_not(pod_spec, node, architectures))
+    fitting = (node for node in nodes if not why_not(pod_spec, node, unfit))
     return tuple(sorted(fitting, key=lambda node: node.name))
 
 
-def why_not(pod_spec: JsonObject, node: Node, architectures: frozenset[str] = frozenset()) -> str:
+def why_not(pod_spec: JsonObject, node: Node, unfit: frozenset[str] = frozenset()) -> str:
     """Why a node is no target, in words; "" if it is one."""
     if node.deleting:
         return "is being deleted"
@@ -49,9 +49,9 @@ def why_not(pod_spec: JsonObject, node: Node, architectures: frozenset[str] = fr
         return f"is about to go (taint {leaving})"
     if node.labels.get(_OS, "linux") != "linux":
         return f"runs {node.labels[_OS]}"
-    architecture = node.labels.get(_ARCHITECTURE)
-    if architectures and architecture not in architectures:
-        return f"has the architecture {architecture}, the image {', '.join(sorted(architectures))}"
+    architecture = node.labels.get(ARCHITECTURE)
+    if architecture in unfit:
+        return f"has the architecture {architecture}, which the image is not made for"
     if not _selected(pod_spec, node):
         return "is not selected by nodeSelector and node affinity"
     tolerations = pod_spec.get("tolerations") or ()

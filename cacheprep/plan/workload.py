@@ -26,18 +26,20 @@ from cacheprep.api.names import (
     WEIGHTS_READY,
     WORKLOAD,
 )
-from cacheprep.api.serving import Mount, Rollover
+from cacheprep.api.serving import Rollover
 from cacheprep.api.sources import arguments
 from cacheprep.plan.identity import checksum, image_cache_name
 from cacheprep.plan.jobs import (
     LISTING_MOUNTED_AT,
     STORE_MOUNTED_AT,
+    UNPRIVILEGED,
     confined,
     environment,
     owned_by,
     source_mounts,
     source_volumes,
     store_mounts,
+    store_user,
     store_volumes,
 )
 from cacheprep.plan.settings import Settings
@@ -206,7 +208,7 @@ def _pod_spec(
         "args": [*args, *said.options, "--quiet"],
         **environment(said),
         "volumeMounts": mounts,
-        "securityContext": confined(Mount.HOST_PATH if cache is None else cache.spec.mount),
+        "securityContext": confined(UNPRIVILEGED if cache is None else store_user(cache.spec.mount)),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     spec["initContainers"] = [ensure, *(spec.get("initContainers") or ())]

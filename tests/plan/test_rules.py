@@ -172,6 +172,7 @@ def test_without_caches_pods_fetch_for_themselves_and_no_node_is_touched() -> No
     assert "s3://models/llama/" in pod["initContainers"][0]["args"]
     assert pod["containers"][0]["volumeMounts"][0]["subPath"] == "model"
     assert not any("hostPath" in volume for volume in pod["volumes"])
+    assert pod["initContainers"][0]["securityContext"]["runAsNonRoot"] is True
     assert not labelled(world, "warmroute.dev")
     assert applied(world, "Job") == []
 
@@ -577,6 +578,22 @@ def test_an_image_is_kept_by_a_program_of_the_operators_so_that_the_image_needs_
     assert pod["containers"][0]["command"] == ["/warmroute/hold"]
     assert pod["containers"][0]["image"] == "vllm/vllm-openai:v1"
     assert labelled(world, IMAGE_READY) == set(world.nodes)
+
+
+def test_nodes_of_an_architecture_that_the_image_lacks_are_no_targets_once_one_has_said_so() -> None:
+    world = World()
+    for name in ("arm-0", "arm-1"):
+        world.add_node(name, labels={"kubernetes.io/arch": "arm64"})
+    world.round()
+    world.rest()
+    (cache,) = world.own("ModelImageCache")
+    problem = "ErrImagePull: no match for platform in manifest: not found"
+    pod = Pod("p", "p", cache=cache["metadata"]["name"], node="arm-0", problem=problem)
+    observed = world.observed()
+    made = plan(replace(observed, pods=(*observed.pods, pod)), world.settings)
+    statuses = {one.kind: one.status for one in made.actions if isinstance(one, SetStatus)}
+    assert statuses["ModelDataCacheConfig"]["target"] == 3
+    assert statuses["ModelImageCache"]["conditions"][0]["reason"] == "ArchitectureMismatch"
 
 
 def test_an_image_goes_with_the_last_endpoint_of_the_namespace_that_runs_it() -> None:
