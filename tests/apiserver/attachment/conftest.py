@@ -18,5 +18,6 @@ def kubectl(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Kube
     assert binary is not None
     made = Kubectl(Path(binary), server.kubeconfig(ADMIN), tmp_path_factory.mktemp("kubectl"))
     made.namespace("llm")
-    made("apply", "-f", str(ROOT / "manifests" / "base" / "router" / "namespace.yaml"))
+    for room in ("base/router", "operator/controller", "operator/agent"):
+        made("apply", "--server-side", "-f", str(ROOT / "manifests" / room / "namespace.yaml"))
     return made
