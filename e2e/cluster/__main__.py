@@ -56,30 +56,30 @@ def up(steps: Steps) -> None:
     build(steps)
     image = steps.run("node image", node.image)
     loaded = [*steps.run("gateway's images", gateway.built), resource_metrics.image()]
-    ours = steps.run("images of this project", products)
+    router = steps.run("image of the router", router_image)
     if not kind.runs():
         mounts = steps.run("disks and boot ids", hardware.mounts)
         steps.run("nodes", partial(kind.create, image, mounts))
     steps.run("pods' network", network.connect)
     steps.run("GPUs", hardware.attach)
     steps.run("registry", registry.start)
-    steps.run("images into the nodes", partial(images_into_nodes, loaded, ours))
+    steps.run("images into the nodes", partial(images_into_nodes, loaded, router))
     steps.run("metrics-server", resource_metrics.install)
     steps.run("Envoy Gateway", gateway.install)
     used = int(run("du", "-sxB1", cache.root()).split()[0])
     steps.say(f"\n{cache.root()} holds {used / 1e9:.1f} GB; KUBECONFIG={kind.kubeconfig()}")
 
 
-def products() -> list[str]:
-    """The project's images, on the published base where the node's image is a published one too."""
+def router_image() -> str:
+    """The router's image, on the published base where the node's image is a published one too."""
     base = product.PUBLISHED if os.environ.get("KIND_NODE_IMAGE") else debian.python()
-    return [product.build(one, base) for one in (product.EXTPROC, product.CACHEPREP)]
+    return product.build(product.EXTPROC, base)
 
 
-def images_into_nodes(loaded: list[str], ours: list[str]) -> None:
-    """The system's images where the system runs, ours everywhere."""
+def images_into_nodes(loaded: list[str], router: str) -> None:
+    """The system's images where the system runs; the router's, which has the engines too, everywhere."""
     images.load(loaded, [kind.CONTROL_PLANE])
-    images.load(ours, kind.NODES)
+    images.load([router], kind.NODES)
 
 
 def down(steps: Steps) -> None:
