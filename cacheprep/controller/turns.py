@@ -15,7 +15,7 @@ LEAST_SECONDS = 0.25
 """Between two looks at an endpoint: changes that follow one another closely are taken together."""
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 1.0, 60.0
 """Seconds until the next try after a failure, doubling."""
-RESYNC_SECONDS = 300.0
+RESYNC_SECONDS = 900.0
 """An endpoint is looked at so often though nothing was heard of it. Costs no request if all is as it should
 be."""
 
