@@ -37,6 +37,9 @@ def look(observed: Observed, cache: ModelDataCacheConfig, settings: Settings, dr
     # Caches that were made together are not looked at together. A look that failed counts as one.
     ended = max((job.finished or 0.0 for job in jobs), default=0.0)
     at = max(seen, ended) + interval * (0.9 + 0.2 * spread(cache.name))
+    if any(finished > max(seen, ended) for finished in _refused(observed, cache)):
+        # A node was told so already.
+        at = observed.now
     if observed.now < at:
         draft.wake(at)
         for job in jobs:
@@ -65,11 +68,7 @@ def listing_wanted(
     """
     if drifted(cache) and observed.endpoint.spec.cache_policy.drift.on_drift is OnDrift.ROLL_OVER:
         return checksum([cache.name, cache.status.drifted_key])
-    stale = any(
-        job.failure is FailureReason.SOURCE_CHANGED
-        for jobs in fill_jobs(observed, cache).values()
-        for job in jobs
-    )
+    stale = bool(_refused(observed, cache))
     resolved = cache.status.resolved_at
     if resolved is None or not stale or any(verified(observed, node, cache) for node in observed.nodes):
         return None
@@ -79,3 +78,13 @@ def listing_wanted(
         draft.wake(at)
         return None
     return checksum([cache.name, cache.status.key])
+
+
+def _refused(observed: Observed, cache: ModelDataCacheConfig) -> list[float]:
+    """When nodes were told by the source that it has not got any more what was listed."""
+    return [
+        job.finished
+        for jobs in fill_jobs(observed, cache).values()
+        for job in jobs
+        if job.failure is FailureReason.SOURCE_CHANGED and job.finished is not None
+    ]

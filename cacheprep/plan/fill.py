@@ -10,7 +10,7 @@ from cacheprep.api import ModelDataCacheConfig
 from cacheprep.api.caches import NodeProgress, RootStatus
 from cacheprep.api.conditions import Reason, reason_of
 from cacheprep.api.model import MOST_MESSAGE
-from cacheprep.api.names import RETRY
+from cacheprep.api.names import COMPONENT, RETRY, SOURCE
 from cacheprep.plan.actions import Apply
 from cacheprep.plan.draft import Draft
 from cacheprep.plan.identity import origin, spread
@@ -50,7 +50,8 @@ def fill(
     targets = tuple(targets)
     for name in sorted(jobs.keys() - {node.name for node in targets}):
         _give_back(observed, name, jobs[name], draft)
-    left = _slots(observed, cache, settings)
+    begun = _begun(draft)
+    left = _slots(observed, cache, begun, settings)
     waiting = []
     for node in targets:
         of_node = jobs.get(node.name, ())
@@ -69,7 +70,11 @@ def fill(
         if of_node:
             attempt = of_node[-1].attempt + 1
             why += f"; attempt {attempt}, the last one ended with {of_node[-1].failure or 'a defect'}"
-        draft.add(Apply(fill_job(observed.endpoint, cache, node, attempt, settings), why))
+        manifest = fill_job(observed.endpoint, cache, node, attempt, settings)
+        if manifest["metadata"]["name"] in begun:
+            # Another cache of the endpoint has the same key, and its Job was just made.
+            continue
+        draft.add(Apply(manifest, why))
         # After the new one is there: it knows how many came before.
         for job in of_node:
             forget(draft, job, "another attempt takes its place")
@@ -139,13 +144,23 @@ def _root(observed: Observed, cache: ModelDataCacheConfig, node: Node) -> RootSt
     return next((root for root in roots if root.path == cache.spec.host_path), None)
 
 
-def _slots(observed: Observed, cache: ModelDataCacheConfig, settings: Settings) -> int:
+def _begun(draft: Draft) -> Mapping[str, str]:
+    """Jobs of this plan that fill: their names, and the hash of the source of each."""
+    jobs = (one for one in draft.actions if isinstance(one, Apply) and one.kind == "Job")
+    labels = ((job.name, job.manifest["metadata"]["labels"]) for job in jobs)
+    return {name: said[SOURCE] for name, said in labels if said[COMPONENT] == Component.FILL}
+
+
+def _slots(
+    observed: Observed, cache: ModelDataCacheConfig, begun: Mapping[str, str], settings: Settings
+) -> int:
     """How many more nodes may read the source of this cache now."""
     source = origin(cache.spec.source, cache.namespace)
     busy = sum(
         job.component is Component.FILL and job.state is JobState.ACTIVE and job.source == source
         for job in observed.jobs
     )
+    busy += sum(of == source for of in begun.values())
     most = observed.endpoint.spec.cache_policy.downloads_at_once or settings.downloads_at_once
     return min(most, settings.downloads_at_once) - busy
 

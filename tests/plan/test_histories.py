@@ -137,9 +137,11 @@ def test_all_target_nodes_are_verified_in_the_end(history: list[Happening]) -> N
         happening(world)
     if world.endpoint is None:
         return
-    world.edit(modelCacheConfig={"weightsCache": {"enabled": True}}, cachePolicy={"onGateTimeout": "wait"})
+    # What the source had before it changed nobody can fetch any more.
+    policy = {"onGateTimeout": "wait", "drift": {"onDrift": "rollOver"}}
+    world.edit(modelCacheConfig={"weightsCache": {"enabled": True}}, cachePolicy=policy)
     for _ in range(4):
         world.settle()
-        world.now += 4000
+        world.now += 30_000
     world.settle()
     assert world.endpoint["status"]["ready"] == world.endpoint["status"]["target"]

@@ -342,6 +342,18 @@ def test_a_node_that_is_no_target_any_more_keeps_no_other_from_reading_the_sourc
     assert then == set(world.nodes) - {gone}
 
 
+def test_two_caches_of_one_key_during_a_rollover_are_filled_by_one_job_per_node() -> None:
+    world = serving()
+    # The model's source holds the same under every name.
+    world.edit(modelSource={"s3": {"uri": "s3://models/copy/"}})
+    world.round()
+    world.add_node("node-0")
+    world.round()
+    world.settle()
+    names = [job["metadata"]["name"] for job in fill_jobs(world)]
+    assert len(names) == len(set(names)) + 1, "node-0 was filled twice in its two lives, and no other"
+
+
 def test_data_that_is_on_a_node_already_is_adopted() -> None:
     world = serving()
     before = len(fill_jobs(world))
@@ -641,6 +653,17 @@ def test_with_roll_over_a_drifted_source_is_listed_anew_and_rolled_out() -> None
     assert cache["status"]["key"] == world.listing(2).digest()[:40]
     condition = world.condition("SourceDrifted")
     assert condition is None or condition["status"] == "False"
+
+
+def test_a_node_that_the_source_refuses_what_was_listed_has_it_looked_at_at_once() -> None:
+    world = serving()
+    world.version = 2
+    world.add_node("new")
+    world.settle()
+    condition = world.condition("SourceDrifted")
+    assert condition is not None
+    assert condition["status"] == "True"
+    assert world.now < START + 600
 
 
 def test_a_source_that_changed_before_anybody_had_it_is_listed_anew() -> None:
