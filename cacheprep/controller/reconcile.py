@@ -30,6 +30,8 @@ from extproc.pool.discovery.kubernetes import FORBIDDEN, ApiError, Cluster
 
 SEEN_SECONDS = 5.0
 """Longest wait until the watches bring what was written."""
+_TERMINATING = "because it is being terminated"
+"""In a refusal to create something: k8s.io/apiserver, admission/plugin/namespace/lifecycle."""
 AT_ONCE = 16
 """Requests that are under way at once at most."""
 _TAKEN = ("Deployment", "Service", "ConfigMap", "HorizontalPodAutoscaler")
@@ -178,7 +180,9 @@ class Reconciler:
             except ApiError as error:
                 if error.status != FORBIDDEN:
                     raise
-                refusals.append(Refusal(str(error)))
+                # In a namespace that goes nothing new is wanted.
+                if _TERMINATING not in str(error):
+                    refusals.append(Refusal(str(error)))
                 continue
             if written is not None:
                 changed[written["kind"], written["metadata"]["name"]] = written["metadata"]["resourceVersion"]

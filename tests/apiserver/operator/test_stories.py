@@ -107,6 +107,15 @@ async def test_a_deleted_endpoint_leaves_nothing(actors: Actors, keeper: Keeper)
     await until(actors, keeper, lambda: nothing_is_left(actors), "nothing is left of it")
 
 
+async def test_a_namespace_that_is_deleted_first_holds_nothing_up(actors: Actors, keeper: Keeper) -> None:
+    await actors.endpoint(replicas=2)
+    await until(actors, keeper, loads(actors, key(actors.source)), "it serves")
+    # From now on nothing can be created there, Events included.
+    await actors.cluster.send("DELETE", f"/api/v1/namespaces/{actors.namespace}")
+    await actors.delete_endpoint()
+    await until(actors, keeper, lambda: nothing_is_left(actors), "nothing is left of it")
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])
 async def test_a_controller_that_dies_again_and_again_comes_to_the_same_end(
     actors: Actors, keeper: Keeper, seed: int
