@@ -18,7 +18,7 @@ from cacheprep.plan.actions import Delete, Event
 from cacheprep.plan.conditions import Changes
 from cacheprep.plan.draft import Draft
 from cacheprep.plan.labels import label, labelled
-from cacheprep.plan.observed import Component, Observed
+from cacheprep.plan.observed import Observed
 from cacheprep.plan.possession import entry
 from cacheprep.plan.resolve import forget
 from cacheprep.plan.status import told, write_status
@@ -93,7 +93,7 @@ def _left(observed: Observed, cache: ModelDataCacheConfig) -> _Left | None:
 def release(observed: Observed, cache: ModelDataCacheConfig, draft: Draft) -> None:
     """Have a cache go that is not wanted any more."""
     for job in observed.jobs:
-        if (job.namespace, job.cache) == (cache.namespace, cache.name) and job.component in Component:
+        if (job.namespace, job.cache) == (cache.namespace, cache.name):
             forget(draft, job, f"{cache.name} is let go")
     label(observed, cache, False, draft)
     left = _left(observed, cache)

@@ -336,7 +336,8 @@ class World:
             for name, one in self.said.items()
         }
         whole = (sorted(self.pods), sorted(self.jobs), said, [job for _, job in self.jobs.values()])
-        return repr((whole, sorted(self.objects), self.nodes, self.disks, self.endpoint))
+        serving = (self.deployment is None, self.replicas, self.rolled_out)
+        return repr((whole, serving, sorted(self.objects), self.nodes, self.disks, self.endpoint))
 
     def rest(self, most: int = 12) -> Plan:
         """Plan and carry out until the operator waits for others; what it did first."""
