@@ -24,6 +24,7 @@ from cacheprep.api.names import WEIGHTS_READY
 from cacheprep.controller.acting import Hand
 from cacheprep.controller.controller import keep
 from cacheprep.controller.metrics import ControllerMetrics
+from cacheprep.controller.reconcile import Reconciler
 from cacheprep.plan.settings import Settings
 from cacheprep.store.layout import State
 from extproc import logs
@@ -82,9 +83,9 @@ async def _measure(
                 await actors.endpoint(name, modelCacheConfig={"weightsCache": {"enabled": True}})
             counting = Counting(own)
             metrics = ControllerMetrics(CollectorRegistry())
-            running = asyncio.create_task(
-                keep(counting, Hand(counting, time.time), Settings(), metrics), name="controller"
-            )
+            hand = Hand(counting, time.time)
+            reconciler = Reconciler(counting, hand, Settings(), metrics, time.monotonic, time.time)
+            running = asyncio.create_task(keep(counting, reconciler), name="controller")
             try:
                 return await _watch(actors, counting, metrics, running, nodes, caches, idle)
             finally:

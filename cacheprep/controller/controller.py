@@ -40,27 +40,27 @@ async def control(cluster: Cluster, settings: Settings, *, identity: str, listen
     registry = CollectorRegistry()
     metrics = ControllerMetrics(registry)
     lease = Lease(cluster, cluster.namespace, LEASE, identity, time.monotonic, lambda: datetime.now(UTC))
+    reconciler = Reconciler(cluster, Hand(cluster, time.time), settings, metrics, time.monotonic, time.time)
+    leads = False
 
     async def lead() -> None:
+        nonlocal leads
+        leads = True
         metrics.leading.set(1)
-        await keep(cluster, Hand(cluster, time.time), settings, metrics)
+        await keep(cluster, reconciler)
 
-    # A replica that waits for the lease is ready: it takes over when it is its turn.
-    async with answering(listen, registry, lambda: "", lambda: "") as port:
+    def unready() -> str:
+        # A replica that waits for the lease is ready: it takes over when it is its turn.
+        unknown = reconciler.world.unknown if leads else ()
+        return f"not known yet: {', '.join(unknown)}; the log says what forbids it" if unknown else ""
+
+    async with answering(listen, registry, reconciler.stuck, unready) as port:
         _log.info("controller", version=__version__, identity=identity, port=port)
         await lease.lead(lead)
 
 
-async def keep(cluster: Cluster, hand: Hand, settings: Settings, metrics: ControllerMetrics) -> None:
-    """Keep all endpoints of the cluster, until cancelled. Nobody else may do so meanwhile.
-
-    Args:
-        cluster: the API server.
-        hand: what carries actions out.
-        settings: of the operator.
-        metrics: what is counted.
-    """
-    reconciler = Reconciler(cluster, hand, settings, metrics, time.monotonic, time.time)
+async def keep(cluster: Cluster, reconciler: Reconciler) -> None:
+    """Keep all endpoints of the cluster, until cancelled. Nobody else may do so meanwhile."""
     async with asyncio.TaskGroup() as tasks:
         for index in reconciler.world.indices:
             following = follow(cluster, index.listing, index.take, random.Random())

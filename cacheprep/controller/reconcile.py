@@ -34,6 +34,8 @@ _TERMINATING = "because it is being terminated"
 """In a refusal to create something: k8s.io/apiserver, admission/plugin/namespace/lifecycle."""
 AT_ONCE = 16
 """Requests that are under way at once at most."""
+STUCK_SECONDS = 1800.0
+"""Carrying out one plan takes minutes where thousands of nodes are labelled, but not that long."""
 _TAKEN = ("Deployment", "Service", "ConfigMap", "HorizontalPodAutoscaler")
 """Kinds of which an endpoint takes a name that somebody else may have."""
 
@@ -71,6 +73,7 @@ class Reconciler:
         self._wall = wall
         self._turns: Turns[Parent] = Turns()
         self._swept = float("-inf")
+        self._looking_since: float | None = None
 
     def changed(self, parent: Parent) -> None:
         """Something changed that an endpoint's plan may go by."""
@@ -90,7 +93,16 @@ class Reconciler:
             if parent is None:
                 await self._hear(self._turns.next_at())
             else:
+                self._looking_since = self._now()
                 await self._look(parent)
+                self._looking_since = None
+
+    def stuck(self) -> str:
+        """Why the controller should be started anew; "" if it should not."""
+        since = self._looking_since
+        if since is not None and self._now() - since > STUCK_SECONDS:
+            return f"one endpoint was looked at for {self._now() - since:.0f} s"
+        return ""
 
     async def _hear(self, until: float | None) -> None:
         """Wait until something changes, or this time (monotonic, s) or the next sweep has come."""

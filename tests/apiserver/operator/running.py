@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from cacheprep.controller.acting import Hand
 from cacheprep.controller.controller import keep
 from cacheprep.controller.metrics import ControllerMetrics
+from cacheprep.controller.reconcile import Reconciler
 from cacheprep.objects import Json
 from cacheprep.plan.settings import Settings
 from extproc.pool.discovery.kubernetes import Cluster
@@ -55,7 +56,8 @@ class Keeper:
         """Anew, knowing nothing. With `draw` it will die soon."""
         self.hand = Mortal(self._cluster, draw)
         metrics = ControllerMetrics(CollectorRegistry())
-        self._running = asyncio.create_task(keep(self._cluster, self.hand, SETTINGS, metrics))
+        reconciler = Reconciler(self._cluster, self.hand, SETTINGS, metrics, time.monotonic, time.time)
+        self._running = asyncio.create_task(keep(self._cluster, reconciler))
 
     async def kill(self) -> None:
         """Gone, whatever it was at."""
