@@ -104,7 +104,7 @@ def dependencies(product: Product) -> Path:
         listed = READY / f"{product.name}.txt"
         listed.parent.mkdir(parents=True, exist_ok=True)
         listed.write_text(wanted)
-        _install(directory, "--require-hashes", "--requirement", str(listed))
+        _install(directory, "opt/warmroute/lib", "--require-hashes", "--requirement", str(listed))
     return directory
 
 
@@ -116,7 +116,7 @@ def application() -> Path:
     directory = READY / "app" / digest.hexdigest()[:16]
     if not directory.exists():
         shutil.rmtree(directory.parent, ignore_errors=True)
-        _install(directory, str(PROJECT))
+        _install(directory, "opt/warmroute/app", str(PROJECT))
     return directory
 
 
@@ -146,15 +146,19 @@ def _base() -> str:
     return PUBLISHED
 
 
-def _install(directory: Path, *what: str) -> None:
-    """Install without dependencies, and make what is installed the same each time."""
+def _install(directory: Path, place: str, *what: str) -> None:
+    """Install without dependencies, and make what is installed the same each time.
+
+    `directory` then is a root with `place` in it: copied whole, the directories above keep their times too.
+    """
     if sys.version_info[:2] != PYTHON:
         wanted = ".".join(map(str, PYTHON))
         raise ClusterError(
             f"images hold Python {wanted}: run this with {wanted}, PYTHON=python{wanted} for make"
         )
-    scratch = directory.with_suffix(".new")
-    shutil.rmtree(scratch, ignore_errors=True)
+    root = directory.with_suffix(".new")
+    shutil.rmtree(root, ignore_errors=True)
+    scratch = root / place
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     run(*pip, "--no-deps", "--no-compile", "--target", scratch, *what)
     # Scripts name the interpreter of this machine.
@@ -171,12 +175,12 @@ def _install(directory: Path, *what: str) -> None:
         scratch,
         quiet=2,
         stripdir=str(scratch),
-        prependdir="/opt/warmroute",
+        prependdir=f"/{place}",
         invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
     )
-    _same_times(scratch)
+    _same_times(root)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    scratch.replace(directory)
+    root.replace(directory)
 
 
 def _same_times(directory: Path) -> None:

@@ -3,8 +3,8 @@ ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE}
 # Static: it is run inside other images, which a pod keeps on its node.
 COPY hold /usr/local/bin/hold
-COPY lib/ /opt/warmroute/lib/
-COPY app/ /opt/warmroute/app/
+COPY lib/ /
+COPY app/ /
 ENV PYTHONPATH=/opt/warmroute/app:/opt/warmroute/lib \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1

@@ -2,8 +2,8 @@
 # takes any base that has a python3 of the right version, one without a shell too.
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE}
-COPY lib/ /opt/warmroute/lib/
-COPY app/ /opt/warmroute/app/
+COPY lib/ /
+COPY app/ /
 ENV PYTHONPATH=/opt/warmroute/app:/opt/warmroute/lib \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
