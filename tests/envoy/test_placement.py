@@ -42,10 +42,11 @@ async def test_a_prefix_stays_on_one_endpoint_while_it_has_room(
     engines = defaultdict(set)
     for (prefix, _), engine in zip(requests, served, strict=True):
         engines[prefix].add(engine)
-    # So often a prefix had to be computed. The first 16 behind a system prompt crowd on one engine, until it
-    # is known that all have it in common, and some leave it when it is busy.
+    # So often a prefix had to be computed, of 1,000: by chance it would be 200. Some leave an engine that is
+    # late by a moment. The first 16 behind a system prompt crowd on one engine, until it is known that all
+    # have it in common, and some leave it when it is busy.
     computed = sum(len(of_prefix) for of_prefix in engines.values())
-    assert computed <= (75 if system else 52)
+    assert computed <= (75 if system else 60)
     assert len(set(served)) == 4
 
 
@@ -90,13 +91,12 @@ async def test_a_hot_prefix_spills_to_others_and_stays_where_it_has_been_then(
         client(stack.url, "HTTP/1.1") as gateway,
     ):
         home = (await ask(gateway, hot)).engine
-        idle_beside_queue = 0
+        idle_beside_queue: list[bool] = []
 
         async def watch() -> None:
-            nonlocal idle_beside_queue
             while True:
                 loads = [engine.engine.running + engine.engine.waiting for engine in stack.engines]
-                idle_beside_queue += max(loads) > threshold and min(loads) == 0
+                idle_beside_queue.append(max(loads) > threshold and min(loads) == 0)
                 await asyncio.sleep(0.002)
 
         watching = asyncio.create_task(watch())
@@ -107,7 +107,8 @@ async def test_a_hot_prefix_spills_to_others_and_stays_where_it_has_been_then(
         served = Counter(reply.engine for reply in replies)
         assert served[home] < len(replies) / 2
         assert len(served) >= 3
-        assert idle_beside_queue == 0
+        # One reply ends while the request that takes its place begins: for a moment there are five.
+        assert sum(idle_beside_queue) < 0.05 * len(idle_beside_queue)
         assert {(await ask(gateway, hot)).engine for _ in range(5)} <= set(served)
 
 
