@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 from extproc.envoy_config import find_envoy
 from extproc.messages import DESTINATION, NAMESPACE, SERVED
@@ -333,11 +335,17 @@ async def any_stack(gateway: AnyExchange, router: Router) -> AsyncIterator[AnySt
         yield stack
 
 
-async def open_streams(stack: AnyStack, setup: Setup, count: int) -> float:
-    """Have `count` responses open at once, for prompts of 4 KB, and all of them end whole.
+class OpenStreams(NamedTuple):
+    """What responses cost that are open at once."""
 
-    Returns the bytes of the router's memory that each cost while it was open.
-    """
+    bytes_each: float
+    """Of the router's memory."""
+    latency_ratio: float
+    """Median time of a new request beside them, over that of one before they were there."""
+
+
+async def open_streams(stack: AnyStack, setup: Setup, count: int) -> OpenStreams:
+    """Have `count` responses open at once, for prompts of 4 KB, and all of them end whole."""
     # Envoy takes 1024 streams on a connection.
     url = f"http://{stack.gateway.listener(setup)}"
     clients = [client(url, "HTTP/2", timeout=600) for _ in range(count // 500 + 1)]
@@ -348,6 +356,18 @@ async def open_streams(stack: AnyStack, setup: Setup, count: int) -> float:
         async with clients[number % len(clients)].open("POST", path, body) as response:
             return len(await response.read())
 
+    async def latency() -> float:
+        """Median seconds of a request that is answered at once."""
+        at_once = path.removesuffix("?hold")
+        took = []
+        for _ in range(101):
+            began = time.perf_counter()
+            async with clients[0].open("POST", at_once, body) as response:
+                assert len(await response.read()) == len(body)
+            took.append(time.perf_counter() - began)
+        return median(took)
+
+    alone = await latency()
     assert stack.router.process is not None
     before, begun = stack.router.process.resident, stack.begun
     asking = []
@@ -359,6 +379,7 @@ async def open_streams(stack: AnyStack, setup: Setup, count: int) -> float:
         await responses_begin(stack, begun + count)
         assert await stack.router.metric("extproc_streams") == count
         after = stack.router.process.resident
+        beside = await latency()
         for engine in stack.engines:
             engine.release.set()
         assert set(await asyncio.gather(*asking)) == {len(body)}
@@ -368,7 +389,7 @@ async def open_streams(stack: AnyStack, setup: Setup, count: int) -> float:
         for engine in stack.engines:
             engine.release.clear()
         await asyncio.gather(*(one.close() for one in clients))
-    return (after - before) / count
+    return OpenStreams((after - before) / count, beside / alone)
 
 
 async def responses_begin(stack: AnyStack, responses: int) -> None:

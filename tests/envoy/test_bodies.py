@@ -6,9 +6,10 @@ import asyncio
 import random
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import aiohttp
+import orjson
 from aiohttp import web
 
 from extproc.envoy_config import Exchange
@@ -105,6 +106,26 @@ async def test_equal_beginnings_of_long_bodies_meet_on_one_engine(stacks: Stacks
             assert len(served) == 1
         prompts = await stack.router.samples("extproc_prompts_total")
         assert {kind: number for kind, number in prompts.items() if number} == {("chat", "partial"): 12}
+
+
+async def test_a_conversation_that_grows_past_the_limit_moves_once_at_most(
+    stacks: Stacks, exchange: Exchange
+) -> None:
+    async with stacks(exchange, body_limit=LIMIT) as stack, client(stack.url, "HTTP/1.1") as gateway:
+        for seed in range(4):
+            messages: list[dict[str, str]] = []
+            engines = []
+            while (
+                sum(len(message["content"]) for message in messages) < 2 * stack.gateway.options.whole_limit
+            ):
+                messages.append({"role": "user", "content": text(100 * seed + len(messages), LIMIT // 3)})
+                body = orjson.dumps({"model": "m", "messages": messages, "max_tokens": 1})
+                engines.append((await ask(gateway, body)).engine)
+                messages.append({"role": "assistant", "content": "Go on."})
+            assert sum(before != after for before, after in pairwise(engines)) <= 1
+        prompts = await stack.router.samples("extproc_prompts_total")
+        assert prompts[("chat", "partial")] > 4
+        assert prompts[("chat", "complete")] > 4
 
 
 async def test_a_body_of_unknown_length_beyond_what_the_router_takes_is_refused(
