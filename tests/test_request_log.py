@@ -341,7 +341,7 @@ class TestTheLogItself:
         fit = MOST_WAITING_KEYS // 1025
         took = longest(lambda: by_hand.requests.tell(picked(1, keys=1024)), times=fit + 50)
         assert by_hand.count("dropped") == 50
-        assert took < 0.5
+        assert took < 5  # and not until somebody writes
         began = time.monotonic()
         by_hand.requests.stop(0.2)
         assert time.monotonic() - began < 5
