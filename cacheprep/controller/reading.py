@@ -238,12 +238,22 @@ def _digest(containers: Sequence[Json]) -> str:
     return image[image.find("sha256:") :] if "sha256:" in image else ""
 
 
+_UNFIT = ("no match for platform", "exec format error")
+"""In messages of containerd where no image of an index fits a node, and of the kernel where a program does
+not."""
+
+
 def _problem(containers: Sequence[Json]) -> str:
+    """What a container waits for that fails. Of the message only what is looked at: the rest changes all the
+    time."""
     for container in containers:
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason = str(waiting.get("reason") or "")
         if reason and reason not in ("ContainerCreating", "PodInitializing"):
-            return reason
+            ended = (container.get("lastState") or {}).get("terminated") or {}
+            said = f"{waiting.get('message') or ''} {ended.get('message') or ''}"
+            unfit = next((words for words in _UNFIT if words in said), "")
+            return f"{reason}: {unfit}" if unfit else reason
     return ""
 
 

@@ -86,8 +86,6 @@ def fill_job(
                     "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [pinned]}
                 }
             },
-            # Else nodes with GPUs, which are tainted, would never be filled.
-            "tolerations": endpoint.spec.engine.template.spec.get("tolerations") or [],
         },
     )
     job["metadata"]["labels"] |= {CACHE_KEY: cache.status.key, NODE_HASH: checksum([node.name])}
@@ -220,6 +218,8 @@ def _job(
     }
     pod_spec = {
         "restartPolicy": "Never",
+        # Else nodes with GPUs, which are tainted, would never be filled; and there may be none to list on.
+        "tolerations": template.get("tolerations") or [],
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         **shared,

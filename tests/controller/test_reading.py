@@ -110,6 +110,36 @@ def test_a_pod_that_cannot_pull_says_why_and_one_that_is_being_made_has_no_probl
     assert reading.pod(waiting("ContainerCreating")).problem == ""
 
 
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        (
+            {
+                "state": {
+                    "waiting": {
+                        "reason": "ImagePullBackOff",
+                        "message": 'Back-off pulling image "vllm": ErrImagePull: rpc error: code = NotFound'
+                        " desc = failed to pull: no match for platform in manifest: not found",
+                    }
+                }
+            },
+            "ImagePullBackOff: no match for platform",
+        ),
+        (
+            {
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}},
+                "lastState": {"terminated": {"message": "exec /warmroute/hold: exec format error"}},
+            },
+            "CrashLoopBackOff: exec format error",
+        ),
+    ],
+)
+def test_an_image_of_another_architecture_is_told_from_one_that_cannot_be_pulled(
+    state: dict[str, Any], problem: str
+) -> None:
+    assert reading.pod(pod(state)).problem == problem
+
+
 @pytest.mark.parametrize("written", ["docker.io/vllm@sha256:ab", "sha256:ab"])
 def test_an_images_digest_is_read_as_runtimes_write_it(written: str) -> None:
     assert reading.pod(pod({"imageID": written})).digest == "sha256:ab"

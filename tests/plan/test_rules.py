@@ -93,6 +93,14 @@ def test_a_fill_job_is_pinned_by_the_nodes_name_and_tolerates_what_its_pods_do()
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
 
 
+def test_a_source_is_listed_also_where_all_nodes_are_tainted() -> None:
+    toleration = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    pods: Json = {"containers": [{"name": "a", "image": "b"}], "tolerations": [toleration]}
+    world = serving(engine={"template": {"spec": pods}})
+    (job,) = [one for one in applied(world, "Job") if one["metadata"]["name"].startswith("resolve-")]
+    assert job["spec"]["template"]["spec"]["tolerations"] == [toleration]
+
+
 def test_the_jobs_failure_policy_knows_every_exit_code() -> None:
     world = serving()
     rules = fill_jobs(world)[0]["spec"]["podFailurePolicy"]["rules"]
