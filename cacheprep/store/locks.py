@@ -1,7 +1,9 @@
 """Locks between processes, which the kernel drops when their holder dies.
 
-flock(2) locks of files below `locks/`. A lock belongs to an open file, so `cacheprep run` hands it to the
-command that it becomes. Only local file systems keep them, hence `root.py` refuses network ones.
+Locks of open file descriptions (fcntl(2), F_OFD_SETLK) on whole files below `locks/`. A lock belongs to an
+open file, so `cacheprep run` hands it to the command that it becomes. Unlike with flock(2), who only wants to
+know whether a lock is held asks without taking it: nobody fails because somebody else looked. Only local file
+systems keep them, hence `root.py` refuses network ones.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import struct
 from collections.abc import Callable
 from types import TracebackType
 
@@ -16,6 +19,8 @@ from cacheprep.store.layout import FILE_MODE
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5
 """Between two tries for a lock that another process holds."""
+_FLOCK = "hhqqi4x"
+"""struct flock of 64-bit Linux: type, whence, start, length (0: to the end), pid (0 for these locks)."""
 
 
 class Lock:
@@ -51,17 +56,17 @@ class Lock:
 def try_lock(path: str, *, shared: bool = False, create: bool = True) -> Lock | None:
     """The lock, or None if another open file holds it (or, without `create`, nobody ever took it).
 
-    A shared lock needs only the right to read an existing file.
+    A shared lock needs only the right to read an existing file, the other one that to write it.
 
     Raises:
         OSError: the file can be neither opened nor made.
     """
     while True:
-        fd = _open(path, create)
+        fd = _open(path, os.O_RDONLY if shared else os.O_RDWR, create)
         if fd is None:
             return None
         try:
-            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole(fcntl.F_RDLCK if shared else fcntl.F_WRLCK))
             if _is_at(fd, path):
                 return Lock(path, fd)
         except OSError as error:
@@ -99,24 +104,30 @@ def lock(
 
 
 def is_held(path: str) -> bool:
-    """Whether anyone holds the lock, shared or not, at this moment."""
+    """Whether anyone holds the lock, shared or not, at this moment. Takes nothing."""
     try:
-        found = try_lock(path, create=False)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
-    if found is None:
-        return os.path.exists(path)
-    found.release()
-    return False
-
-
-def _open(path: str, create: bool) -> int | None:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _whole(fcntl.F_WRLCK))
+    finally:
+        os.close(fd)
+    in_its_way, *_ = struct.unpack(_FLOCK, answer)
+    return bool(in_its_way != fcntl.F_UNLCK)
+
+
+def _whole(kind: int) -> bytes:
+    return struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0)
+
+
+def _open(path: str, mode: int, create: bool) -> int | None:
+    try:
+        return os.open(path, mode | os.O_CLOEXEC)
     except FileNotFoundError:
         if not create:
             return None
-    return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    return os.open(path, mode | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
 
 def _is_at(fd: int, path: str) -> bool:

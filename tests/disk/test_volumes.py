@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,7 +159,7 @@ def test_room_is_made_by_evicting_what_is_idle_and_never_what_is_in_use(disk: Pa
             os.utime(Layout(str(root)).use_lock(keys[-1]), (number, number))
         # The oldest is in use, so the other one goes.
         with subprocess.Popen(
-            ["python3", "-c", _HOLD, Layout(str(root)).use_lock(keys[0])],
+            [sys.executable, "-c", _HOLD, Layout(str(root)).use_lock(keys[0])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         ) as user:
@@ -175,9 +176,9 @@ def test_room_is_made_by_evicting_what_is_idle_and_never_what_is_in_use(disk: Pa
 
 
 _HOLD = """
-import fcntl, sys
-held = open(sys.argv[1])
-fcntl.flock(held, fcntl.LOCK_SH)
+import sys
+from cacheprep.store.locks import try_lock
+held = try_lock(sys.argv[1], shared=True)
 print(flush=True)
 sys.stdin.read()
 """

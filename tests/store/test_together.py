@@ -17,7 +17,7 @@ import pytest
 from cacheprep.failures import Failure, Reason
 from cacheprep.store.gc import collect
 from cacheprep.store.layout import Layout
-from cacheprep.store.locks import is_held, try_lock
+from cacheprep.store.locks import Lock, is_held, try_lock
 from cacheprep.store.remove import remove
 from cacheprep.store.root import Rules, open_to_read, open_to_write, refusal
 from tests.sources.fault_proxy import Fault
@@ -247,6 +247,30 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     held = try_lock(path)
     assert held is not None
     held.release()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_who_asks_whether_a_lock_is_held_keeps_nobody_from_taking_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    path = str(tmp_path / "lock")
+    (tmp_path / "lock").touch()
+    taken: list[Lock | None] = []
+    closes = os.close
+
+    def taking_meanwhile(fd: int) -> None:
+        # The last moment at which the one who asks could hold anything.
+        taken.append(try_lock(path, shared=shared))
+        closes(fd)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", taking_meanwhile)
+        assert not is_held(path)
+    (held,) = taken
+    assert held is not None
+    assert is_held(path)
+    held.release()
+    assert not is_held(path)
 
 
 def test_a_lock_whose_file_was_removed_excludes_nobody_twice(tmp_path: Path) -> None:
