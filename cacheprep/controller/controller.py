@@ -16,10 +16,13 @@ from cacheprep.controller.lease import Lease
 from cacheprep.controller.metrics import ControllerMetrics
 from cacheprep.controller.reconcile import Reconciler
 from cacheprep.health import answering
+from cacheprep.objects import path
 from cacheprep.plan.settings import Settings
 from extproc.pool.discovery.kubernetes import Cluster, follow
 
 LEASE = "cacheprep-controller"
+CONTAINER = "controller"
+"""The controller's container in its pod."""
 
 _log = structlog.get_logger(__name__)
 
@@ -57,6 +60,15 @@ async def control(cluster: Cluster, settings: Settings, *, identity: str, listen
     async with answering(listen, registry, reconciler.stuck, unready) as port:
         _log.info("controller", version=__version__, identity=identity, port=port)
         await lease.lead(lead)
+
+
+async def image_of(cluster: Cluster, pod: str) -> str:
+    """The image that the controller's pod of this name runs, however its manifest came by it.
+
+    Raises as `Cluster.send`; KeyError if the pod has no container `CONTAINER`.
+    """
+    item = await cluster.send("GET", path("Pod", pod, cluster.namespace))
+    return {str(one["name"]): str(one["image"]) for one in item["spec"]["containers"]}[CONTAINER]
 
 
 async def keep(cluster: Cluster, reconciler: Reconciler) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cacheprep.api.names import API_VERSION
-from cacheprep.objects import apply, path
+from cacheprep.controller.controller import image_of
+from cacheprep.objects import apply, delete, path
 from extproc.pool.discovery.kubernetes import ApiError, Cluster, connected
 from tests.apiserver.cluster import ApiServer
 from tests.apiserver.operator.actors import Actors
@@ -73,6 +74,39 @@ async def test_an_agent_writes_nothing_else(actors: Actors, as_account: As, kind
                 await agent.send(
                     method, path(kind, name, namespace), {"metadata": {}}, (), "application/merge-patch+json"
                 )
+
+
+async def test_the_controller_learns_which_image_it_runs_whoever_wrote_it_into_its_pod(
+    admin: Cluster, actors: Actors, as_account: As
+) -> None:
+    name = f"cacheprep-controller-{actors.namespace}"
+    context = {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    image = "registry.example/mirror/cacheprep:1"
+    spec = {
+        "serviceAccountName": "cacheprep-controller",
+        "containers": [
+            {"name": "beside", "image": "other:1", "securityContext": context},
+            {"name": "controller", "image": image, "securityContext": context},
+        ],
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": OPERATOR},
+        "spec": spec,
+    }
+    await admin.send("POST", path("Pod", namespace=OPERATOR), pod)
+    try:
+        async with as_account(OPERATOR, "cacheprep-controller") as controller:
+            assert await image_of(controller, name) == image
+    finally:
+        await delete(admin, "Pod", name, OPERATOR)
 
 
 @pytest.mark.parametrize("account", [(AGENTS, "cacheprep-agent"), (OPERATOR, "cacheprep-controller")])
