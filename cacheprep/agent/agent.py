@@ -22,6 +22,7 @@ import structlog
 from cacheprep import __version__
 from cacheprep.agent import cluster as read
 from cacheprep.agent.claims import Claims, Place, Removal, removable, unclaimed
+from cacheprep.agent.confinement import confined
 from cacheprep.agent.disks import Disks, Found, dismantle, look, prepare
 from cacheprep.agent.metrics import AgentMetrics
 from cacheprep.agent.report import Node, status_of, worth_writing, written
@@ -239,7 +240,7 @@ class Agent:
 
     def _remove(self, layout: Layout, removal: Removal) -> bool:
         try:
-            gone = remove(layout, removal.place.key)
+            gone = confined(layout.root, lambda inside: remove(inside, removal.place.key))
         except (Failure, OSError) as error:
             # In use or being fetched: at another look it will not be.
             _log.info("cache stays", **removal.place._asdict(), error=str(error))
@@ -261,7 +262,9 @@ class Agent:
                 continue
             for one in found:
                 if not one.kept:
-                    _log.info("leftovers removed", path=one.path, bytes=one.bytes, why=one.why)
+                    _log.info(
+                        "leftovers removed", root=layout.root, path=one.path, bytes=one.bytes, why=one.why
+                    )
 
     async def _verify(self) -> None:
         while True:
@@ -288,4 +291,4 @@ class Agent:
 
 
 def _collected(layout: Layout, now: float) -> list[Leftover]:
-    return list(collect(layout, now))
+    return confined(layout.root, lambda inside: list(collect(inside, now)))

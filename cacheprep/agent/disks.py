@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cacheprep.agent.claims import Claims, Place
+from cacheprep.agent.confinement import confined
 from cacheprep.api.caches import RootStatus
 from cacheprep.api.model import MOST_MESSAGE
 from cacheprep.failures import Failure
@@ -51,7 +52,7 @@ def look(roots: Sequence[str], rules: Rules) -> Disks:
         statuses.append(status)
         full |= {root} if is_full else set()
         for namespace, layout in stores(root):
-            caches += [Found(Place(root, namespace, one.key), one, layout) for one in inventory(layout)]
+            caches += _caches(root, namespace, layout)
     return Disks(tuple(statuses), tuple(caches), frozenset(full))
 
 
@@ -67,9 +68,28 @@ def stores(root: str) -> Iterator[tuple[str, Layout]]:
         if os.path.islink(path):
             continue
         try:
-            yield name, open_to_read(path)
-        except Failure:
+            confined(path, lambda inside: open_to_read(inside.root))
+        except (Failure, OSError):
             continue
+        yield name, Layout(path)
+
+
+def _caches(root: str, namespace: str, layout: Layout) -> list[Found]:
+    """The caches of a store; none where its files are not as a store's are: others are to be seen all the
+    same."""
+    try:
+        entries = confined(layout.root, inventory)
+    except (Failure, OSError, ValueError):
+        return []
+    return [
+        Found(
+            Place(root, namespace, one.key),
+            # From outside.
+            one._replace(path=layout.model(one.key) if one.path else ""),
+            layout,
+        )
+        for one in entries
+    ]
 
 
 def prepare(place: str, user: int) -> bool:
@@ -101,7 +121,7 @@ def dismantle(roots: Sequence[str], claims: Claims) -> list[str]:
     gone = []
     for root in roots:
         for namespace, layout in stores(root):
-            if (root, namespace) in claimed or namespace in using or not _is_empty(layout):
+            if (root, namespace) in claimed or namespace in using or not confined(layout.root, _is_empty):
                 continue
             delete_tree(layout.root)
             gone.append(layout.root)

@@ -6,8 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from cacheprep.agent.confinement import confined
 from cacheprep.agent.disks import Found
 from cacheprep.failures import Failure, Reason
+from cacheprep.store.layout import Layout
 from cacheprep.store.locks import try_lock
 from cacheprep.store.verify import Verdict, deep, settle
 from cacheprep.transfer.pace import Bandwidth
@@ -26,10 +28,7 @@ def read_all(found: Found, rate: float, stop: threading.Event, wall: Callable[[]
         Failure: Canceled if it was stopped, or somebody works on the cache.
         OSError: the disk refused.
     """
-    layout, key = found.layout, found.place.key
-    held = try_lock(layout.fill_lock(key))
-    if held is None:
-        raise Failure(Reason.CANCELED, f"cache {key}: another process works on it")
+    key = found.place.key
     pace, turn = Bandwidth(rate), threading.Lock()
 
     def read(amount: int) -> None:
@@ -38,7 +37,13 @@ def read_all(found: Found, rate: float, stop: threading.Event, wall: Callable[[]
         if stop.wait(wait):
             raise Failure(Reason.CANCELED, f"cache {key}: stopped while it was verified")
 
-    with held:
-        verdict, manifest = deep(layout, key, wall, read)
-        settle(layout, verdict, manifest)
-    return verdict
+    def verify(layout: Layout) -> Verdict:
+        held = try_lock(layout.fill_lock(key))
+        if held is None:
+            raise Failure(Reason.CANCELED, f"cache {key}: another process works on it")
+        with held:
+            verdict, manifest = deep(layout, key, wall, read)
+            settle(layout, verdict, manifest)
+        return verdict
+
+    return confined(found.layout.root, verify)
