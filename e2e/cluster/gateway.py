@@ -46,13 +46,13 @@ def install() -> None:
     kinds = {
         "crds": {"gatewayAPI": {"enabled": True, "channel": "standard"}, "envoyGateway": {"enabled": True}}
     }
-    defined = _helm("template", "crds", charts / "gateway-crds-helm", values=kinds)
+    defined = kind.helm("template", "crds", charts / "gateway-crds-helm", values=kinds)
     kind.kubectl(
         *("apply", "--server-side", "--force-conflicts", "--field-manager=e2e", "--filename=-"), stdin=defined
     )
     kind.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
     chart = charts / "gateway-helm"
-    _helm(
+    kind.helm(
         *("upgrade", "--install", "eg", chart, "--namespace", NAMESPACE, "--create-namespace", "--wait"),
         *("--timeout", "3m"),
         values=_values(chart / "values.tmpl.yaml"),
@@ -84,12 +84,3 @@ def _values(template: Path) -> dict[str, Any]:
         },
     }
     return values
-
-
-def _helm(*words: str | Path, values: dict[str, Any]) -> str:
-    return run(
-        golang.program(golang.HELM),
-        *words,
-        *("--kubeconfig", kind.kubeconfig(), "--values", "-"),
-        stdin=yaml.safe_dump(values),
-    )

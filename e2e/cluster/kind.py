@@ -38,6 +38,16 @@ def kubectl(*words: str | Path, stdin: str | bytes | None = None, seconds: float
     return run(binary, "--kubeconfig", kubeconfig(), *words, stdin=stdin, seconds=seconds)
 
 
+def helm(*words: str | Path, values: dict[str, Any]) -> str:
+    """What Helm says, told `values` beside those of the chart. Raises `ClusterError`."""
+    return run(
+        golang.program(golang.HELM),
+        *words,
+        *("--kubeconfig", kubeconfig(), "--values", "-"),
+        stdin=yaml.safe_dump(values),
+    )
+
+
 def apply(objects: Sequence[dict[str, Any]]) -> None:
     """Apply objects, server-side. Raises `ClusterError`."""
     kubectl(

@@ -1,0 +1,103 @@
+"""An InferencePool whose picker is the router, behind Istio: where prompts go, and what is without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from e2e.cluster import kind
+from e2e.cluster.command import run
+from e2e.conformance import picked
+from e2e.scenarios.load import Changes, Client, Outcome, all_served, hit_rate, load, more, pinned
+from tests.envoy.process import eventually
+
+
+def share_on_one_engine(outcomes: Sequence[Outcome]) -> float:
+    """Of the requests of each conversation, those on the engine that most of them went to."""
+    engines: dict[int, Counter[str]] = defaultdict(Counter)
+    for outcome in outcomes:
+        engines[outcome.conversation][outcome.engine] += 1
+    return sum(max(counted.values()) for counted in engines.values()) / len(outcomes)
+
+
+async def test_equal_prefixes_reach_one_pod_of_the_pool(gateway: Client) -> None:
+    outcomes = [await gateway.ask(number, turn) for turn in range(8) for number in range(100, 116)]
+    all_served(outcomes)
+    pinned(outcomes)
+    assert share_on_one_engine(outcomes) >= 0.99
+    assert {outcome.engine for outcome in outcomes} == {
+        f"{pod['status']['podIP']}:8000" for pod in await picked.pods("app=llm")
+    }
+    # Of eight turns the first finds nothing, the others all but the question.
+    assert hit_rate(outcomes) > 0.8
+
+
+async def test_pods_that_join_and_leave_the_pool_are_picked_and_left(gateway: Client) -> None:
+    changes = Changes()
+    async with load(gateway) as outcomes:
+        await more(outcomes, 60)
+        async with changes.change():
+            await picked.scale("llm", "app=llm", 4)
+        grown = len(outcomes)
+        await eventually(
+            lambda: len({outcome.engine for outcome in outcomes[grown:]}) == 4, "the fourth is picked", 60
+        )
+        async with changes.change():
+            await eventually(lambda: picked.scale("llm", "app=llm", 2), "two are left", 120)
+        await more(outcomes, 60)
+    all_served(outcomes)
+    pinned(changes.outside(outcomes))
+
+
+async def test_without_its_picker_a_pool_that_fails_open_still_serves(gateway: Client) -> None:
+    changes = Changes()
+    async with load(gateway) as outcomes:
+        await more(outcomes, 60)
+        async with changes.change():
+            await eventually(lambda: picked.scale("extproc", picked.ROUTER, 0), "the picker is gone", 60)
+            away = len(outcomes)
+            await more(outcomes, 60)
+            unpinned = [outcome for outcome in outcomes[away:] if not outcome.pin]
+            await picked.scale("extproc", picked.ROUTER, 2)
+            back = len(outcomes)
+            await eventually(lambda: any(one.pinned for one in outcomes[back:]), "pins are back", 30)
+        await more(outcomes, 100)
+    all_served(outcomes)
+    assert len(unpinned) >= 50
+    pinned(changes.outside(outcomes))
+
+
+async def test_without_its_picker_a_pool_that_fails_closed_refuses_and_serves_again_with_it(
+    gateway: Client,
+) -> None:
+    await picked.fail("FailClose")
+    await eventually(lambda: picked.scale("extproc", picked.ROUTER, 0), "the picker is gone", 60)
+
+    async def refuses() -> bool:
+        return (await gateway.ask(400)).status >= 500
+
+    await eventually(refuses, "requests are refused", 60)
+    refused = [await gateway.ask(number) for number in range(401, 421)]
+    assert {500 <= outcome.status < 600 for outcome in refused} == {True}, refused
+    await picked.scale("extproc", picked.ROUTER, 2)
+
+    async def serves() -> bool:
+        return (await gateway.ask(400)).pinned
+
+    await eventually(serves, "requests are pinned again", 60)
+    outcomes = [await gateway.ask(number) for number in range(421, 441)]
+    all_served(outcomes)
+    pinned(outcomes)
+
+
+async def test_the_doctor_finds_nothing_wrong_with_it(gateway: Client) -> None:
+    said = run(
+        *(sys.executable, "-m", "extproc", "doctor", "--namespace", picked.NAMESPACE, "--json"),
+        environment={"KUBECONFIG": str(kind.kubeconfig()), "PATH": os.environ["PATH"]},
+    )
+    report = json.loads(said)
+    assert report["findings"] == []
+    assert report["attached"] == [f"InferencePool {picked.NAMESPACE}/{picked.POOL}"]
