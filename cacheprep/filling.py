@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -16,8 +17,9 @@ from urllib.parse import urlsplit
 from cacheprep.adopting import adopt
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import Listing
+from cacheprep.progress import noting
 from cacheprep.sources.source import Source
-from cacheprep.store import evict, gc, mounts
+from cacheprep.store import evict, gc, mounts, progress
 from cacheprep.store.capacity import Limits
 from cacheprep.store.durable import make_directory, witness, write_file
 from cacheprep.store.layout import Layout, key_of
@@ -177,17 +179,19 @@ class _Filling:
         layout, listing, key = self._layout, self._listing, self.key
         self._begin()
         with witness(layout.partial(key)) as written, self._turn():
-            self._reserve()
-            with closing(Journal(layout.journal(key))) as journal:
-                found = transfer(
-                    self._source,
-                    listing,
-                    layout.future_model(key),
-                    journal,
-                    self._plan.settings,
-                    self._edge,
-                    self._counters,
-                )
+            # Until it is published: then the directory goes in which it is noted.
+            with noting(self._counters, partial(progress.write, layout, key)):
+                self._reserve()
+                with closing(Journal(layout.journal(key))) as journal:
+                    found = transfer(
+                        self._source,
+                        listing,
+                        layout.future_model(key),
+                        journal,
+                        self._plan.settings,
+                        self._edge,
+                        self._counters,
+                    )
             _compare(listing, found, self._plan.expected)
             self._counters.set(phase=Phase.SYNCING)
             publish(
@@ -202,6 +206,7 @@ class _Filling:
         """Make the directory of a partial cache, or keep the one that an earlier run left."""
         path = self._layout.listing(self.key)
         make_directory(self._layout.partial(self.key))
+        progress.forget(self._layout, self.key)
         content = self._listing.to_json()
         try:
             with open(path, "rb") as file:

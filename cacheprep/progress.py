@@ -1,4 +1,5 @@
-"""How far a fetch or a verification is, on standard error: bars on a terminal, JSON lines elsewhere."""
+"""How far a fetch or a verification is: on standard error, as bars on a terminal and JSON lines elsewhere; and
+noted for who looks at the disk."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
+from cacheprep.store.progress import Progress
 from cacheprep.transfer.counters import Counters, Phase, Snapshot
+from cacheprep.transfer.rate import Rate
 
 BARS_S = 0.2
 """Between two looks of the bars."""
@@ -18,8 +21,8 @@ LOOK_S = 0.5
 """Between two looks for a JSON line."""
 LINE_S, LINE_SHARE = 30.0, 0.05
 """A JSON line is due after so many seconds, or so much of all bytes, whichever comes first."""
-RATE_S = 2.0
-"""Over how long a rate is taken, at least, in a JSON line."""
+NOTE_S = 2.0
+"""Between two notes for who looks from elsewhere."""
 
 
 class Line(NamedTuple):
@@ -46,15 +49,19 @@ class Lines:
         self._what = what
         self._said_at, self._said = now, -1
         self._phase: Phase | None = None
-        self._rate_from: tuple[float, int] | None = None
+        self._rate = Rate()
 
     def due(self, snapshot: Snapshot, now: float, *, last: bool = False) -> Line | None:
         """A line, if it is time for one: a new phase, `LINE_S`, `LINE_SHARE`, or the last."""
         step = max(1, int(snapshot.bytes_total * LINE_SHARE))
         moved = snapshot.bytes_done - self._said >= step
-        if not (last or snapshot.phase is not self._phase or now - self._said_at >= LINE_S or moved):
+        another = snapshot.phase is not self._phase
+        if another:
+            # What is hashed from the disk says nothing of how fast the source is.
+            self._rate = Rate()
+        rate = self._rate.over(snapshot.bytes_done, now)
+        if not (last or another or now - self._said_at >= LINE_S or moved):
             return None
-        rate = self._rate(snapshot, now)
         left = snapshot.bytes_total - snapshot.bytes_done
         self._said_at, self._said, self._phase = now, snapshot.bytes_done, snapshot.phase
         return Line(
@@ -70,17 +77,6 @@ class Lines:
             int(rate),
             int(left / rate) if rate > 0 else None,
         )
-
-    def _rate(self, snapshot: Snapshot, now: float) -> float:
-        before = self._rate_from
-        if before is None or snapshot.phase is not self._phase or snapshot.bytes_done < before[1]:
-            self._rate_from = now, snapshot.bytes_done
-            return 0.0
-        seconds = now - before[0]
-        rate = (snapshot.bytes_done - before[1]) / seconds if seconds > 0 else 0.0
-        if seconds >= RATE_S:
-            self._rate_from = now, snapshot.bytes_done
-        return rate
 
 
 @contextmanager
@@ -107,39 +103,65 @@ def reporting(
         sys.stderr.write(json.dumps(event, ensure_ascii=False) + "\n")
         sys.stderr.flush()
 
-    ended = threading.Event()
     lines = Lines(what, time.monotonic())
 
-    def report() -> None:
-        while not ended.wait(LOOK_S):
-            if (line := lines.due(counters.snapshot(), time.monotonic())) is not None:
-                write(line._asdict())
+    def report(last: bool = False) -> None:
+        if (line := lines.due(counters.snapshot(), time.monotonic(), last=last)) is not None:
+            write(line._asdict())
 
-    thread = threading.Thread(target=report, name="progress", daemon=True)
-    if not quiet:
-        thread.start()
     try:
-        yield lambda text: write({"event": "note", "message": text})
+        with nullcontext() if quiet else _repeating(report, LOOK_S):
+            yield lambda text: write({"event": "note", "message": text})
+    finally:
+        if not quiet:
+            report(last=True)
+
+
+@contextmanager
+def noting(counters: Counters, note: Callable[[Progress], None]) -> Iterator[None]:
+    """Note how far a fetch is until the block ends, from a thread of its own; it then stands still.
+
+    Args:
+        counters: what is noted.
+        note: keeps it where others look; must not raise.
+    """
+    rate = Rate()
+
+    def say() -> None:
+        done = counters.snapshot().bytes_done
+        note(Progress(done, int(rate.over(done, time.monotonic()))))
+
+    say()
+    try:
+        with _repeating(say, NOTE_S):
+            yield
+    finally:
+        note(Progress(counters.snapshot().bytes_done, 0))
+
+
+@contextmanager
+def _repeating(act: Callable[[], None], seconds: float) -> Iterator[None]:
+    """`act` every so many seconds, from a thread that has ended when the block has."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=repeat, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
     finally:
         ended.set()
-        if not quiet:
-            thread.join()
-            line = lines.due(counters.snapshot(), time.monotonic(), last=True)
-            if line is not None:
-                write(line._asdict())
+        thread.join()
 
 
 @contextmanager
 def _bars(counters: Counters, what: str, quiet: bool) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
     columns = (
@@ -150,8 +172,7 @@ def _bars(counters: Counters, what: str, quiet: bool) -> Iterator[Callable[[str]
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    ended = threading.Event()
-    with Progress(*columns, console=console, disable=quiet, transient=True, auto_refresh=False) as bars:
+    with Bars(*columns, console=console, disable=quiet, transient=True, auto_refresh=False) as bars:
         task = bars.add_task(what, total=None, files="")
 
         def show() -> None:
@@ -168,15 +189,8 @@ def _bars(counters: Counters, what: str, quiet: bool) -> Iterator[Callable[[str]
             )
             bars.refresh()
 
-        def report() -> None:
-            while not ended.wait(BARS_S):
-                show()
-
-        thread = threading.Thread(target=report, name="progress", daemon=True)
-        thread.start()
         try:
-            yield lambda text: bars.console.print(text, markup=False, highlight=False)
+            with _repeating(show, BARS_S):
+                yield lambda text: bars.console.print(text, markup=False, highlight=False)
         finally:
-            ended.set()
-            thread.join()
             show()

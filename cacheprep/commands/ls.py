@@ -19,9 +19,9 @@ def command(root: str, as_json: bool) -> None:
     """List the caches of a root: published ones, and those being fetched.
 
     READY is yes only if the marker is good and size and mtime of every file are as it says. STATE has how
-    much of a partial cache has come. With --json: a list of objects with key, state, source, revision,
-    verification, bytes, bytes_done, allocated, files, ready, verified_at, used_at, in_use, busy, path and
-    problem.
+    much of a partial cache has come, and how fast it comes if a process fetches it. With --json: a list of
+    objects with key, state, source, revision, verification, bytes, bytes_done, bytes_per_second, allocated,
+    files, ready, verified_at, used_at, in_use, busy, path and problem.
     """
     entries = inventory(open_to_read(root))
     if as_json:

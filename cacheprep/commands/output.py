@@ -59,7 +59,8 @@ def state(entry: Entry) -> str:
     """What a cache is at, and how far."""
     if entry.state is State.PARTIAL:
         share = entry.bytes_done / entry.bytes if entry.bytes else 0.0
-        return f"{'fetching' if entry.busy else entry.state.value} {int(100 * share)}%"
+        speed = "" if entry.bytes_per_second is None else f" {size(entry.bytes_per_second)}/s"
+        return f"{'fetching' if entry.busy else entry.state.value} {int(100 * share)}%{speed}"
     return "in use" if entry.in_use else entry.state.value
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cacheprep.failures import Failure
 from cacheprep.listing import Listing
 from cacheprep.store import marker as markers
+from cacheprep.store import progress
 from cacheprep.store.layout import Layout, State, is_key
 from cacheprep.store.locks import is_held
 from cacheprep.store.reservation import allocated
@@ -30,8 +31,8 @@ class Entry(NamedTuple):
     bytes: int
     """Of all files when whole."""
     bytes_done: int
-    """Of those, all of a ready cache; of a partial one what came whole, as its journal says; none of an
-    unmarked one, which has to be hashed."""
+    """Of those, all of a ready cache; of a partial one what its process says, or if there is none what came
+    whole, as its journal says; none of an unmarked one, which has to be hashed."""
     allocated: int
     """Bytes that it takes on the disk."""
     files: int
@@ -47,6 +48,8 @@ class Entry(NamedTuple):
     """The directory that an engine loads; "" unless ready."""
     problem: str
     """Why a published cache is not ready; "" otherwise."""
+    bytes_per_second: int | None = None
+    """How fast it is being fetched; None if no process fetches it."""
 
     @property
     def ready(self) -> bool:
@@ -125,6 +128,9 @@ def _partial(layout: Layout, key: str) -> Entry | None:
             listing: Listing | None = Listing.from_json(file.read())
     except (FileNotFoundError, Failure):
         listing = None
+    busy = is_held(layout.fill_lock(key))
+    told = progress.read(layout, key) if busy else None
+    claimed = _claimed(layout, key, listing) if listing and told is None else 0
     return Entry(
         key=key,
         state=State.PARTIAL,
@@ -132,15 +138,16 @@ def _partial(layout: Layout, key: str) -> Entry | None:
         revision=listing.revision if listing else "",
         verification="",
         bytes=listing.total if listing else 0,
-        bytes_done=_claimed(layout, key, listing) if listing else 0,
+        bytes_done=claimed if told is None else told.bytes_done,
         allocated=allocated(layout.partial(key)),
         files=len(listing.files) if listing else 0,
         verified_at=None,
         used_at=None,
         in_use=False,
-        busy=is_held(layout.fill_lock(key)),
+        busy=busy,
         path="",
         problem="",
+        bytes_per_second=None if told is None else told.bytes_per_second,
     )
 
 

@@ -13,6 +13,7 @@
           listing.json            what is being fetched
           journal                 ranges that are whole, and the hash of the bytes of each
           reserved                bytes that it may still grow to, while its lock is held
+          progress                how far its process is, while its lock is held
       trash/<key>.<random>/       on its way out: came here by one rename, is deleted bit by bit
       locks/root                  held while capacity is counted and allocated
       locks/<key>.fill            held by the one process that fetches, publishes, adopts or removes the cache
@@ -53,7 +54,8 @@ STORE_FILE = "warmroute-store"
 STORE_LINE = "warmroute-store 1\n"
 """Content of STORE_FILE. The number rises when an older release could not read the layout."""
 MODEL, MANIFEST, READY = "model", "manifest.json", "ready"
-LISTING, JOURNAL, RESERVED, FUTURE = "listing.json", "journal", "reserved", "cache"
+LISTING, JOURNAL, RESERVED, PROGRESS = "listing.json", "journal", "reserved", "progress"
+FUTURE = "cache"
 
 DIRECTORY_MODE = 0o755
 FILE_MODE = 0o644
@@ -204,6 +206,10 @@ class Layout:
     def reserved(self, key: str) -> str:
         """How many bytes a cache being fetched may grow to."""
         return self._at("partial", check_key(key), RESERVED)
+
+    def progress(self, key: str) -> str:
+        """How far the process is that fetches a cache."""
+        return self._at("partial", check_key(key), PROGRESS)
 
     def fill_lock(self, key: str) -> str:
         """Held by who fetches, publishes, adopts or removes the key."""

@@ -304,6 +304,29 @@ def test_progress_is_json_lines_where_there_is_no_terminal(origin: Origin, tmp_p
     assert last["phase"] == "done"
 
 
+def test_how_far_a_fetch_is_shows_before_a_range_has_come_whole_and_no_longer_than_its_process_lives(
+    origin: Origin, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    slow = ("--range-size", "64MiB", "--bandwidth", "200kB", "--connections", "1", "--watermark", "100%")
+
+    def moves() -> bool:
+        return root.exists() and any(entry["bytes_per_second"] for entry in listed(root))
+
+    with running("fetch", origin.url, "--to", root, *slow, "--quiet") as process:
+        wait_until(moves)
+        (entry,) = listed(root)
+        assert entry["busy"] is True
+        assert 0 < entry["bytes_done"] < entry["bytes"]
+        assert 20_000 < entry["bytes_per_second"] < 600_000
+        process.kill()
+        process.wait()
+    (left,) = listed(root)
+    assert left["bytes_per_second"] is None
+    # As the journal has it: of the first file, which takes 20 s at this rate, no range has come whole.
+    assert left["bytes_done"] == 0
+
+
 def test_each_reason_is_an_exit_code(origin: Origin, tmp_path: Path) -> None:
     origin.fault = lambda _: Fault(status=403)
     assert fetch(origin.url, tmp_path / "root").returncode == Reason.ACCESS_DENIED.exit_code

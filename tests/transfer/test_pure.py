@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cacheprep.transfer.journal import HASH_HEX, Claim, parse
 from cacheprep.transfer.pace import LONGEST_ASKED_S, LONGEST_RETRY_S, Bandwidth, Pulse, retry_delay
 from cacheprep.transfer.ranges import Range, cut, gaps
+from cacheprep.transfer.rate import WINDOW_S, Rate
 
 sizes = st.integers(0, 5000)
 ranges = st.lists(
@@ -112,3 +113,27 @@ def test_one_that_brings_enough_begins_anew() -> None:
     pulse.waiting(29)
     assert not pulse.stalled(58)
     assert pulse.stalled(59)
+
+
+def test_a_rate_is_that_of_the_last_seconds_and_not_of_the_whole_fetch() -> None:
+    rate = Rate()
+    assert rate.over(0, 100.0) == 0.0
+    assert [rate.over(1000 * at, 100.0 + at) for at in range(1, 60)] == [1000.0] * 59
+    stalled = [rate.over(59_000, 160.0 + at) for at in range(1, 12)]
+    assert stalled == sorted(stalled, reverse=True)
+    assert stalled[-1] == 0.0
+
+
+def test_a_rate_is_measured_anew_once_bytes_were_thrown_away() -> None:
+    rate = Rate()
+    rate.over(0, 0.0)
+    rate.over(10_000, 1.0)
+    assert rate.over(2_000, 2.0) == 0.0
+    assert rate.over(5_000, 3.0) == 3000.0
+
+
+def test_a_rate_keeps_no_more_counts_than_its_window_has() -> None:
+    rate = Rate()
+    for at in range(10_000):
+        rate.over(at, float(at))
+    assert len(rate._counts) <= WINDOW_S + 2
