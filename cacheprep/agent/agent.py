@@ -21,7 +21,7 @@ import structlog
 
 from cacheprep import __version__
 from cacheprep.agent import cluster as read
-from cacheprep.agent.claims import Claims, Place, Removal, removable, unclaimed
+from cacheprep.agent.claims import ORPHAN_SECONDS, Claims, Place, Removal, removable, unclaimed
 from cacheprep.agent.confinement import confined
 from cacheprep.agent.disks import Disks, Found, dismantle, look, prepare
 from cacheprep.agent.metrics import AgentMetrics
@@ -61,6 +61,8 @@ class Settings(NamedTuple):
     deep_seconds: float = DEEP_SECONDS
     deep_bytes_per_second: float = DEEP_BYTES_PER_SECOND
     look_seconds: float = LOOK_SECONDS
+    orphan_seconds: float = ORPHAN_SECONDS
+    """How long what nobody claims stays."""
 
 
 @dataclass
@@ -213,7 +215,7 @@ class Agent:
             return False
         there = [found.place for found in disks.caches]
         self._unclaimed = unclaimed(there, claims, self._unclaimed, self.now())
-        removals = removable(there, claims, self._unclaimed, self.now(), pressure=disks.full)
+        removals = self._removable(there, claims, disks)
         if removals:
             removals = await self._confirmed(removals, disks)
         layouts = {found.place: found.layout for found in disks.caches}
@@ -235,8 +237,13 @@ class Agent:
             )
             return []
         claims = read.claims(caches.values(), pods.values())
-        places = [one.place for one in removals]
-        return removable(places, claims, self._unclaimed, self.now(), pressure=disks.full)
+        return self._removable([one.place for one in removals], claims, disks)
+
+    def _removable(self, there: list[Place], claims: Claims, disks: Disks) -> list[Removal]:
+        patience = self.settings.orphan_seconds
+        return removable(
+            there, claims, self._unclaimed, self.now(), pressure=disks.full, orphan_seconds=patience
+        )
 
     def _remove(self, layout: Layout, removal: Removal) -> bool:
         try:

@@ -49,6 +49,7 @@ def removable(
     now: float,
     *,
     pressure: Collection[str] = (),
+    orphan_seconds: float = ORPHAN_SECONDS,
 ) -> list[Removal]:
     """What may be removed now.
 
@@ -58,6 +59,7 @@ def removable(
         unclaimed_since: when a cache was first seen without a claim (monotonic, s); absent: just now.
         now: monotonic, s.
         pressure: roots whose disk has no room: what nobody claims goes at once there.
+        orphan_seconds: how long what nobody claims stays elsewhere.
     """
     found = []
     for place in there:
@@ -67,8 +69,8 @@ def removable(
             found.append(Removal(place, "released"))
         elif place.root in pressure:
             found.append(Removal(place, "nobody claims it, and the disk is full"))
-        elif now - unclaimed_since.get(place, now) >= ORPHAN_SECONDS:
-            found.append(Removal(place, "nobody has claimed it for 15 min"))
+        elif now - unclaimed_since.get(place, now) >= orphan_seconds:
+            found.append(Removal(place, f"nobody has claimed it for {orphan_seconds:.0f} s"))
     return found
 
 

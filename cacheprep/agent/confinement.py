@@ -27,7 +27,7 @@ codecs.lookup("ascii")
 
 
 def confined(root: str, work: Callable[[Layout], T]) -> T:
-    """Do `work` in the store at `root`; it gets the layout as seen from inside, where the store's root is `/`.
+    """Do `work` in the store at `root`; it gets the layout as seen from inside, where its root is `/`.
 
     It must not import anything. Where this process may not change a root directory, it works on stores of its
     own user only: there it has no right that who made the links has not.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from cacheprep.agent.claims import Claims, Place
@@ -58,11 +59,7 @@ def look(roots: Sequence[str], rules: Rules) -> Disks:
 
 def stores(root: str) -> Iterator[tuple[str, Layout]]:
     """The namespaces that have a store below a root, and their stores. What is none is left out."""
-    try:
-        names = sorted(os.listdir(_below(root)))
-    except OSError:
-        return
-    for name in names:
+    for name in _names(root):
         path = store_path(root, name)
         # A link would lead out of the root.
         if os.path.islink(path):
@@ -115,16 +112,26 @@ def prepare(place: str, user: int) -> bool:
 
 
 def dismantle(roots: Sequence[str], claims: Claims) -> list[str]:
-    """Remove the stores that hold nothing, of namespaces in which nobody claims anything; which they were."""
+    """Remove the stores that hold nothing, of namespaces in which nobody claims anything, and directories in
+    which kubelet, who makes them, never saw a store come; which they were."""
     claimed = {(place.root, place.namespace) for place in (*claims.wanted, *claims.released)}
     using = {namespace for namespace, _ in claims.used}
     gone = []
     for root in roots:
-        for namespace, layout in stores(root):
-            if (root, namespace) in claimed or namespace in using or not confined(layout.root, _is_empty):
+        there = dict(stores(root))
+        for namespace in _names(root):
+            if (root, namespace) in claimed or namespace in using:
                 continue
-            delete_tree(layout.root)
-            gone.append(layout.root)
+            path = store_path(root, namespace)
+            if namespace not in there:
+                with suppress(OSError):
+                    # Not one that was made for a claim (`prepare`), which is another user's.
+                    if os.lstat(path).st_uid == os.geteuid():
+                        os.rmdir(path)  # only if nothing is in it
+                        gone.append(path)
+            elif confined(path, _is_empty):
+                delete_tree(path)
+                gone.append(path)
     return gone
 
 
@@ -132,6 +139,13 @@ def _is_empty(layout: Layout) -> bool:
     return not any(
         os.listdir(at) for at in (layout.caches, layout.partials, layout.trash) if os.path.isdir(at)
     )
+
+
+def _names(root: str) -> list[str]:
+    try:
+        return sorted(os.listdir(_below(root)))
+    except OSError:
+        return []
 
 
 def _below(root: str) -> str:

@@ -30,6 +30,12 @@ from extproc.pool.discovery.kubernetes import Cluster
 @click.option(
     "--deep-bandwidth", type=Size(), default="200MB", metavar="SIZE", help="Bytes per second of that reading."
 )
+@click.option(
+    "--keep-unclaimed",
+    type=Duration(),
+    default="15m",
+    help="How long a cache stays that no ModelDataCacheConfig names, as after its namespace was deleted.",
+)
 @click.option("--listen", default=LISTEN, metavar="HOST:PORT", help="Answer /healthz, /readyz and /metrics.")
 def command(
     node: str,
@@ -37,6 +43,7 @@ def command(
     allow_shared_disk: bool,
     deep_every: float,
     deep_bandwidth: int,
+    keep_unclaimed: float,
     listen: str,
 ) -> None:
     """Say in NodeModelCache what is on the disks of a node, until SIGTERM.
@@ -56,6 +63,7 @@ def command(
         rules=Rules(kubernetes=True, allow_shared_disk=allow_shared_disk),
         deep_seconds=deep_every,
         deep_bytes_per_second=float(deep_bandwidth),
+        orphan_seconds=keep_unclaimed,
     )
 
     async def work(cluster: Cluster) -> None:

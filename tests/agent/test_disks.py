@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cacheprep.agent.claims import Claims
+from cacheprep.agent.claims import Claims, Place
 from cacheprep.agent.disks import dismantle, look, prepare
 from cacheprep.agent.verification import read_all
 from cacheprep.failures import Failure, Reason
@@ -112,6 +112,19 @@ def test_an_empty_store_that_nobody_claims_goes_and_another_stays(root: str) -> 
     using = NOBODY._replace(used=frozenset({("empty", "a" * 40)}))
     assert dismantle([root], using) == []
     assert dismantle([root], NOBODY) == [str(empty)]
+    assert [one.place for one in look([root], Rules()).caches] == [found.place]
+
+
+def test_a_directory_that_kubelet_made_and_nobody_used_goes_when_nobody_claims_it(root: str) -> None:
+    made = Path(store_path(root, "unused"))
+    made.mkdir()
+    (found,) = look([root], Rules()).caches
+    assert dismantle([root], NOBODY._replace(wanted=frozenset({Place(root, "unused", "a" * 40)}))) == []
+    assert dismantle([root], NOBODY) == [str(made)]
+    other = Path(store_path(root, "other"))
+    other.mkdir()
+    (other / "file").touch()
+    assert dismantle([root], NOBODY) == []
     assert [one.place for one in look([root], Rules()).caches] == [found.place]
 
 
