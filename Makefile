@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SECONDS ?= 60
 export KUBEBUILDER_ASSETS ?= $(HOME)/.cache/warmroute/kubebuilder
 
-.PHONY: help install demo test test-apiserver test-disk soak soak-store fuzz lint fmt proto crds bench bench-routing lock clean images e2e e2e-up e2e-down
+.PHONY: help install demo test test-apiserver test-disk soak soak-store fuzz lint fmt proto crds bench bench-routing bench-coldstart lock clean images e2e e2e-up e2e-down e2e-conformance
 
 help:  ## List the targets.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -72,12 +72,19 @@ e2e-up: $(STAMP)  ## Bring that Kubernetes up, from package registries alone. Ne
 e2e-down: $(STAMP)  ## Remove it; what was built stays in ~/.cache/warmroute.
 	$(BIN)/python -m e2e.cluster down
 
+e2e-conformance: e2e-up  ## The Inference Extension's conformance suite, with the router as the picker; docs/conformance.md.
+	$(BIN)/python -m e2e.conformance
+	$(BIN)/pytest e2e/conformance
+
 bench: $(STAMP)  ## Latency and CPU of the router beside Envoy alone, a Go server and a bare handler.
 	$(BIN)/python -m bench.latency
 
 bench-routing: $(STAMP)  ## Every routing policy on every published trace, into the tables of docs/routing.md (an hour).
 	$(BIN)/python -m bench.routing --jobs 2
 	$(BIN)/python -m bench.routing.tables
+
+bench-coldstart: e2e-up  ## Time to Ready of a new pod on a prepared node and on one with nothing; docs/coldstart.md.
+	$(BIN)/python -m bench.coldstart
 
 lock: $(STAMP)  ## Resolve the dependencies anew into requirements.lock.
 	$(BIN)/pip install --quiet uv
