@@ -46,14 +46,13 @@ def main() -> None:
 
 def build(steps: Steps) -> None:
     """Build every Go program that is not there, with a line for each."""
-    for name, program in golang.lacking():
-        steps.run(f"{name}, from source", program)
+    steps.side_by_side(golang.lacking())
 
 
 def up(steps: Steps) -> None:
     """Bring the cluster up, or to what this version of it is."""
     steps.run("Docker engine", engine.start)
-    build(steps)
+    steps.side_by_side([[("Debian and Python base", debian.python)], *golang.lacking()])
     image = steps.run("node image", node.image)
     loaded = [*steps.run("gateway's images", gateway.built), resource_metrics.image()]
     router = steps.run("image of the router", router_image)

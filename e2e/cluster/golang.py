@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache as once
@@ -55,11 +55,10 @@ CONTAINERD = tuple(
     for name in ("containerd", "ctr", "containerd-shim-runc-v2")
 )
 ENVOY_GATEWAY = Program("github.com/envoyproxy/gateway/cmd/envoy-gateway", versions.ENVOY_GATEWAY)
-METRICS_SERVER = Program("sigs.k8s.io/metrics-server/cmd/metrics-server", versions.METRICS_SERVER)
 REGISTRY = Program("github.com/distribution/distribution/v3/cmd/registry", versions.REGISTRY)
 VERSITYGW = Program("github.com/versity/versitygw/cmd/versitygw", versions.VERSITYGW)
 
-PROGRAMS = (KIND, HELM, COREDNS, *CONTAINERD, ENVOY_GATEWAY, METRICS_SERVER, REGISTRY)
+PROGRAMS = (ENVOY_GATEWAY, HELM, *CONTAINERD, COREDNS, REGISTRY, KIND)
 """What the cluster needs of these."""
 
 HOLD = Path(__file__).parents[2] / "images" / "hold"
@@ -74,6 +73,7 @@ KUBERNETES = (
     "kubectl",
 )
 """The binaries of Kubernetes that `kubernetes` builds."""
+_METRICS_SERVER = "sigs.k8s.io/metrics-server"
 
 
 def program(wanted: Program) -> Path:
@@ -101,19 +101,39 @@ def etcd() -> Path:
             )
             _go(["get", f"go.etcd.io/etcd/server/v3@{versions.ETCD}"], cwd=directory)
             _go(["mod", "tidy"], cwd=directory)
-            _build(directory, directory / "etcd", ".")
+            _build(directory, directory / "etcd", ["."])
     return binary
 
 
 def kubernetes(names: Sequence[str] = KUBERNETES) -> list[Path]:
     """These binaries of Kubernetes, in this order. Raises `BuildError`."""
-    binaries = [_place(name, versions.KUBERNETES) for name in names]
-    for binary in binaries:
-        with _lacking(binary) as directory:
-            if directory:
-                package = f"k8s.io/kubernetes/cmd/{binary.name}"
-                _build(_kubernetes_module(), directory / binary.name, package, _kubernetes_version())
-    return binaries
+    return _built_together({name: f"k8s.io/kubernetes/cmd/{name}" for name in names}, versions.KUBERNETES)
+
+
+def metrics_server() -> Path:
+    """metrics-server, of the packages that Kubernetes is built of: alone it takes as long as an API server.
+
+    Raises `BuildError`.
+    """
+    (binary,) = _built_together(
+        {"metrics-server": f"{_METRICS_SERVER}/cmd/metrics-server"}, versions.METRICS_SERVER
+    )
+    return binary
+
+
+def tests(wanted: Program) -> Path:
+    """The tests of a published package as a binary, built by `go test -c` if it is not there.
+
+    Its dependencies are those that its own module names. Raises `BuildError`.
+    """
+    binary = _place(f"{wanted.name}.test", wanted.version)
+    with _lacking(binary) as directory:
+        if directory:
+            _go(["mod", "init", "build"], cwd=directory)
+            _go(["get", "-t", f"{wanted.package}@{wanted.version}"], cwd=directory)
+            built = ["-o", str(directory / binary.name), wanted.package]
+            _go(["test", "-c", *_FLAGS, "-ldflags", "-s -w", *built], cwd=directory)
+    return binary
 
 
 def hold() -> Path:
@@ -122,18 +142,29 @@ def hold() -> Path:
     binary = _place("hold", key)
     with _lacking(binary) as directory:
         if directory:
-            _build(HOLD, directory / "hold", ".")
+            _build(HOLD, directory / "hold", ["."])
     return binary
 
 
-def lacking() -> list[tuple[str, Callable[[], object]]]:
-    """What of the cluster is not built: names, and what builds each."""
-    every: list[tuple[Path, Callable[[], object]]] = [
-        *((_place(name, versions.KUBERNETES), partial(kubernetes, [name])) for name in KUBERNETES),
-        (_place("etcd", versions.ETCD), etcd),
-        *((_place(one.name, one.version), partial(program, one)) for one in PROGRAMS),
+def lacking() -> list[list[tuple[str, Callable[[], object]]]]:
+    """What of the cluster is not built: names, and what builds each, in lists that share no packages.
+
+    Those of a list are built one after the other, so that what they share is compiled once; the lists beside
+    each other, since linking keeps one core busy.
+    """
+    kubernetes_binaries = [_place(name, versions.KUBERNETES) for name in KUBERNETES]
+    lists: list[list[tuple[str, Sequence[Path], Callable[[], object]]]] = [
+        [
+            ("Kubernetes", kubernetes_binaries, kubernetes),
+            ("metrics-server", [_place("metrics-server", versions.METRICS_SERVER)], metrics_server),
+            ("etcd", [_place("etcd", versions.ETCD)], etcd),
+        ],
+        [(one.name, [_place(one.name, one.version)], partial(program, one)) for one in PROGRAMS],
     ]
-    return [(binary.name, build) for binary, build in every if not binary.exists()]
+    return [
+        [(name, build) for name, binaries, build in one if not all(binary.exists() for binary in binaries)]
+        for one in lists
+    ]
 
 
 def source(module: str, version: str) -> Path:
@@ -176,10 +207,26 @@ def _lacking(binary: Path) -> Iterator[Path | None]:
             Path(directory, binary.name).replace(binary)
 
 
+def _built_together(packages: Mapping[str, str], version: str) -> list[Path]:
+    """The binaries of these packages by name, those that are not there built by one call of Go."""
+    binaries = {name: _place(name, version) for name in packages}
+    if not all(binary.exists() for binary in binaries.values()):
+        with cache.alone("go-kubernetes-programs"):
+            wanted = [name for name, binary in binaries.items() if not binary.exists()]
+            with tempfile.TemporaryDirectory(dir=_scratch()) as directory:
+                if wanted:
+                    built = [packages[name] for name in wanted]
+                    _build(_kubernetes_module(), Path(directory), built, _kubernetes_version())
+                for name in wanted:
+                    binaries[name].parent.mkdir(parents=True, exist_ok=True)
+                    Path(directory, name).replace(binaries[name])
+    return list(binaries.values())
+
+
 def _kubernetes_module() -> Path:
     """The directory of a module that depends on Kubernetes. The parts of that are modules of their own,
     replaced there by paths, which a module outside cannot use."""
-    module = cache.root() / "go" / f"kubernetes@{versions.KUBERNETES}"
+    module = cache.root() / "go" / f"kubernetes@{versions.KUBERNETES}+metrics-server@{versions.METRICS_SERVER}"
     with cache.alone("go-kubernetes"):
         if module.exists():
             return module
@@ -189,13 +236,15 @@ def _kubernetes_module() -> Path:
         go = re.search(r"^go (\S+)$", theirs, re.M)
         assert go is not None
         apps = [f"k8s.io/kubernetes/cmd/{name}/app" for name in KUBERNETES if name != "kubectl"]
-        imports = "".join(f'\t_ "{package}"\n' for package in (*apps, "k8s.io/kubectl/pkg/cmd"))
+        others = ("k8s.io/kubectl/pkg/cmd", f"{_METRICS_SERVER}/cmd/metrics-server/app")
+        imports = "".join(f'\t_ "{package}"\n' for package in (*apps, *others))
         with tempfile.TemporaryDirectory(dir=_scratch()) as directory:
             made = Path(directory, "module")
             made.mkdir()
             replaced = "".join(f"\t{part} => {part} {version}\n" for part in parts)
             (made / "go.mod").write_text(
-                f"module build\n\ngo {go[1]}\n\nrequire k8s.io/kubernetes {versions.KUBERNETES}\n\n"
+                f"module build\n\ngo {go[1]}\n\nrequire k8s.io/kubernetes {versions.KUBERNETES}\n"
+                f"require {_METRICS_SERVER} {versions.METRICS_SERVER}\n\n"
                 f"replace (\n{replaced})\n"
             )
             (made / "main.go").write_text(f"package main\n\nimport (\n{imports})\n\nfunc main() {{}}\n")
@@ -210,8 +259,8 @@ def _kubernetes_version() -> str:
     return " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in said.items())
 
 
-def _build(module: Path, binary: Path, package: str, flags: str = "") -> None:
-    _go(["build", *_FLAGS, "-ldflags", f"-s -w {flags}".strip(), "-o", str(binary), package], cwd=module)
+def _build(module: Path, into: Path, packages: Sequence[str], flags: str = "") -> None:
+    _go(["build", *_FLAGS, "-ldflags", f"-s -w {flags}".strip(), "-o", f"{into}/", *packages], cwd=module)
 
 
 def _downloaded(module: str, version: str) -> dict[str, str]:

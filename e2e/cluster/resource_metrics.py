@@ -11,7 +11,7 @@ from e2e.cluster import golang, images, kind, versions
 
 def image() -> str:
     """Its image. Raises `ClusterError` or `golang.BuildError`."""
-    return images.program(golang.program(golang.METRICS_SERVER))
+    return images.program(golang.metrics_server())
 
 
 def install() -> None:

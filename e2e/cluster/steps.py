@@ -1,35 +1,56 @@
-"""What is done in which order, and how long each took."""
+"""What is done in which order or side by side, and how long each took."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
 
+Step = tuple[str, Callable[[], object]]
+"""A name, and what is to be done."""
 
-@dataclass
+
 class Steps:
-    """Runs steps, and says of each when it begins and how long it took."""
+    """Runs steps, and says of each when it begins and how long it took.
 
-    say: Callable[[str], None]
-    clock: Callable[[], float] = time.monotonic
-    """Seconds."""
-    taken: list[tuple[str, float]] = field(default_factory=list)
-    """Name and seconds of each that is done."""
+    Args:
+        say: is given each line.
+        clock: tells seconds.
+    """
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self.say = say
+        self._clock = clock
+        self._begun = clock()
 
     def run(self, name: str, step: Callable[[], T]) -> T:
         """Run one, and return what it returned. What it raises goes on."""
         self.say(f"  {name:<44} ...")
-        begun = self.clock()
+        begun = self._clock()
         result = step()
-        self.taken.append((name, self.clock() - begun))
-        self.say(f"  {name:<44} {self.taken[-1][1]:7.1f} s")
+        self.say(f"  {name:<44} {self._clock() - begun:7.1f} s")
         return result
+
+    def side_by_side(self, lists: Iterable[Sequence[Step]]) -> None:
+        """Run lists of steps beside each other, those of a list in its order.
+
+        The first list that fails raises, once the others have ended.
+        """
+        busy = [one for one in lists if one]
+        if busy:
+            with ThreadPoolExecutor(len(busy)) as pool:
+                ends = [pool.submit(self._each, one) for one in busy]
+            for end in ends:
+                end.result()
+
+    def _each(self, steps: Sequence[Step]) -> None:
+        for name, step in steps:
+            self.run(name, step)
 
     @property
     def seconds(self) -> float:
-        """All of them together."""
-        return sum(seconds for _, seconds in self.taken)
+        """Since these steps were made."""
+        return self._clock() - self._begun
