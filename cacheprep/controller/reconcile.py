@@ -87,7 +87,7 @@ class Reconciler:
         _log.info("all is known", endpoints=len(self.world.parents), nodes=len(self.world.nodes.values))
         while True:
             self._metrics.endpoints.set(len(self.world.parents))
-            if self._now() - self._swept >= RESYNC_SECONDS:
+            if self.world.lost_caches or self._now() - self._swept >= RESYNC_SECONDS:
                 await self._sweep()
             parent = self._turns.take(self._now())
             if parent is None:
@@ -261,7 +261,7 @@ class Reconciler:
 
     async def _sweep(self) -> None:
         """Remove labels of caches that are no more."""
-        self._swept = self._now()
+        self._swept, self.world.lost_caches = self._now(), False
         for action in orphans(self.world.nodes.values, self.world.cache_uids):
             try:
                 await self._hand.label(action)

@@ -46,11 +46,13 @@ class World:
         self._changed = changed
         self._heard = heard
         self._endpoints: dict[Parent, Endpoint] = {}
+        self.lost_caches = False
+        """Whether a cache has gone since this was last set to False."""
         for_all, in_namespace = self._about_all, self._about_namespace
         self.inference = self._index(InferenceEndpointConfig, self._about_endpoint)
         self.jump_start = self._index(JumpStartModel, self._about_endpoint)
-        self.data_caches = self._index(ModelDataCacheConfig, in_namespace)
-        self.image_caches = self._index(ModelImageCache, in_namespace)
+        self.data_caches = self._index(ModelDataCacheConfig, self._about_cache)
+        self.image_caches = self._index(ModelImageCache, self._about_cache)
         self.node_caches = self._index(NodeModelCache, self._about_node_cache)
         self.nodes: Index[Node] = Index(_listing("Node", reading.node), for_all)
         self.jobs: Index[Job] = Index(_listing("Job", reading.job, COMPONENT), self._about_job)
@@ -173,6 +175,10 @@ class World:
             return
         namespaces = {one.namespace for one in (old, new) if one is not None}
         self._about(parent for parent in self._endpoints if parent.namespace in namespaces)
+
+    def _about_cache(self, old: Any, new: Any) -> None:
+        self.lost_caches |= old is not None and new is None
+        self._about_namespace(old, new)
 
     def _about_job(self, old: Job | None, new: Job | None) -> None:
         ends = (
