@@ -26,7 +26,7 @@ async def test_of_a_thousand_prompts_next_to_nothing_is_left_in_freed_memory_aft
     stacks: Stacks, length: int
 ) -> None:
     at_once, afterwards = await left_of_a_thousand(stacks, length, further=5_000)
-    print(f"\n{length} characters: of 2,000 copies {at_once} found at once, {afterwards} after 5,000 requests")
+    print(f"\n{length} characters: of 2,000 copies {at_once} found at once, {afterwards} later")
     assert afterwards <= 40
 
 
