@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SECONDS ?= 60
 export KUBEBUILDER_ASSETS ?= $(HOME)/.cache/warmroute/kubebuilder
 
-.PHONY: help install demo test test-apiserver test-disk soak soak-store fuzz lint fmt proto crds bench bench-routing bench-coldstart lock clean images e2e e2e-up e2e-down e2e-conformance
+.PHONY: help install demo test test-apiserver test-disk soak soak-store fuzz lint fmt proto crds bench bench-routing bench-coldstart lock clean images e2e e2e-long e2e-up e2e-down e2e-conformance
 
 help:  ## List the targets.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -63,8 +63,12 @@ crds: $(STAMP)  ## Generate the CustomResourceDefinitions in manifests/operator/
 images: $(STAMP)  ## The images of the router and of the cache warmer. Needs Docker, or root to start it.
 	$(BIN)/python -m images.build --revision "$$(git rev-parse HEAD 2>/dev/null)"
 
-e2e: e2e-up  ## The scenarios of e2e/scenarios in a real Kubernetes of four nodes; docs/e2e.md.
+e2e: e2e-up  ## The stories of e2e/scenarios and e2e/operator in a real Kubernetes of four nodes; docs/e2e.md.
 	$(BIN)/pytest e2e/scenarios
+	$(BIN)/pytest e2e/operator
+
+e2e-long: e2e-up  ## Those stories there that take minutes each.
+	$(BIN)/pytest -m long e2e/scenarios e2e/operator
 
 e2e-up: $(STAMP)  ## Bring that Kubernetes up, from package registries alone. Needs root.
 	$(BIN)/python -m e2e.cluster up

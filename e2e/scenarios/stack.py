@@ -113,6 +113,15 @@ async def scale(replicas: int) -> None:
     await rolled_out(ENGINES, "llm")
 
 
+async def no_engines() -> None:
+    """Have no engine at all, and so all GPUs free."""
+    there = await kubectl(
+        "get", "deployment/llm", f"--namespace={ENGINES}", "--ignore-not-found", "--output=name"
+    )
+    if there:
+        await scale(0)
+
+
 async def samples(namespace: str, pod: str, port: int) -> dict[tuple[str, str], float]:
     """The metrics of a pod: (name, labels as `key=value,...`) to the value."""
     page = await kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/metrics")

@@ -167,12 +167,12 @@ class Hub:
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls) -> Iterator[Hub]:
-        """Serve in a thread, on two ports: the Hub's and the CDN's."""
+    def running(cls, host: str = "127.0.0.1") -> Iterator[Hub]:
+        """Serve in a thread, on two ports of an address: the Hub's and the CDN's."""
         hub = cls()
         loop = asyncio.new_event_loop()
         started = threading.Event()
-        thread = threading.Thread(target=_serve, args=(hub, loop, started))
+        thread = threading.Thread(target=_serve, args=(hub, host, loop, started))
         thread.start()
         assert started.wait(10)
         try:
@@ -182,10 +182,10 @@ class Hub:
             thread.join(10)
 
 
-def _serve(hub: Hub, loop: asyncio.AbstractEventLoop, started: threading.Event) -> None:
+def _serve(hub: Hub, host: str, loop: asyncio.AbstractEventLoop, started: threading.Event) -> None:
     asyncio.set_event_loop(loop)
-    runners = [loop.run_until_complete(_listen(app)) for app in _apps(hub)]
-    hub.url, hub.cdn = (f"http://127.0.0.1:{runner.addresses[0][1]}" for runner in runners)
+    runners = [loop.run_until_complete(_listen(app, host)) for app in _apps(hub)]
+    hub.url, hub.cdn = (f"http://{host}:{runner.addresses[0][1]}" for runner in runners)
     started.set()
     loop.run_forever()
     for runner in runners:
@@ -193,10 +193,10 @@ def _serve(hub: Hub, loop: asyncio.AbstractEventLoop, started: threading.Event) 
     loop.close()
 
 
-async def _listen(app: web.Application) -> web.AppRunner:
+async def _listen(app: web.Application, host: str) -> web.AppRunner:
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, host, 0).start()
     return runner
 
 
