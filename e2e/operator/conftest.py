@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
@@ -85,7 +86,8 @@ def hub(installed: None) -> Iterator[Hub]:
 @pytest.fixture
 def space(request: pytest.FixtureRequest) -> str:
     """A name for a namespace that nothing had before."""
-    return f"story-{next(_numbers)}-{Path(request.path).stem.removeprefix('test_').replace('_', '-')[:30]}"
+    stem = Path(request.path).stem.removeprefix("test_").replace("_", "-")
+    return f"{stem[:30]}-{os.getpid()}-{next(_numbers)}"
 
 
 @pytest_asyncio.fixture
