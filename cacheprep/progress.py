@@ -1,5 +1,5 @@
-"""How far a fetch or a verification is: on standard error, as bars on a terminal and JSON lines elsewhere; and
-noted for who looks at the disk."""
+"""How far a fetch or a verification is: on standard error, as bars on a terminal and JSON lines elsewhere;
+and noted for who looks at the disk."""
 
 from __future__ import annotations
 

@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 from cacheprep.agent.claims import Claims
 from cacheprep.agent.disks import Disks, Found
-from cacheprep.api.caches import MOST_CACHES_OF_A_NODE, CacheOnNode, NodeCacheStatus, NodeModelCache
+from cacheprep.api.caches import (
+    HEARTBEAT_SECONDS,
+    MOST_CACHES_OF_A_NODE,
+    CacheOnNode,
+    NodeCacheStatus,
+    NodeModelCache,
+)
 from cacheprep.api.model import MOST_MESSAGE, JsonObject
 from cacheprep.store.layout import State
 
@@ -15,8 +21,6 @@ PROGRESS_SECONDS, PROGRESS_SHARE = 30.0, 0.05
 """Progress is told at most so often (s), and once so much of a cache more has come."""
 ROOM_SHARE = 0.01
 """Room on a disk is told anew once so much of the disk has come or gone."""
-HEARTBEAT_SECONDS = 300.0
-"""How old what an agent says may become (s), though nothing has changed: as kubelet's node status."""
 
 
 class Node(NamedTuple):
@@ -80,6 +84,7 @@ def _cache(found: Found, claims: Claims | None) -> CacheOnNode:
         state=entry.state,
         bytes_total=entry.bytes,
         bytes_done=entry.bytes_done,
+        bytes_per_second=entry.bytes_per_second,
         verified_at=None if entry.verified_at is None else datetime.fromtimestamp(entry.verified_at, UTC),
         in_use=entry.in_use or (claims is not None and (place.namespace, place.key) in claims.used),
         message=entry.problem[:MOST_MESSAGE],
@@ -94,11 +99,16 @@ def _essence(status: NodeCacheStatus) -> NodeCacheStatus:
             "conditions": (),
             "roots": tuple(root.model_copy(update={"available_bytes": 0}) for root in status.roots),
             "caches": tuple(
-                cache.model_copy(update={"bytes_done": 0}) if cache.state is State.PARTIAL else cache
-                for cache in status.caches
+                _still(cache) if cache.state is State.PARTIAL else cache for cache in status.caches
             ),
         }
     )
+
+
+def _still(cache: CacheOnNode) -> CacheOnNode:
+    """Whether somebody fetches it, and not how far that is."""
+    rate = None if cache.bytes_per_second is None else 0
+    return cache.model_copy(update={"bytes_done": 0, "bytes_per_second": rate})
 
 
 def _progressed(before: NodeCacheStatus, after: NodeCacheStatus) -> bool:

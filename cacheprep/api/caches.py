@@ -19,6 +19,8 @@ MOST_NOT_READY = 50
 MOST_CACHES_OF_A_NODE = 512
 MOST_ROOTS = 16
 MOST_ENDPOINTS = 256
+HEARTBEAT_SECONDS = 300.0
+"""How old `observedAt` of a NodeModelCache may become though nothing changes, as kubelet's node status."""
 
 
 # --- ModelDataCacheConfig ---
@@ -99,8 +101,12 @@ class DataCacheStatus(Model):
     """Of these, nodes that have it, verified."""
     bytes_done: Bytes = 0
     """On all target nodes together; at most every 30 s and 5 %."""
+    bytes_per_second: Bytes | None = None
+    """Of all target nodes that fetch now; absent if none does."""
+    eta_seconds: Count | None = None
+    """From progressAt on, until all target nodes have it, at that rate."""
     progress_at: Time | None = None
-    """When bytesDone was written."""
+    """When bytesDone and what follows from it were written."""
     started_at: Time | None = None
     finished_at: Time | None = None
     """When all target nodes had it for the first time."""
@@ -200,6 +206,8 @@ class CacheOnNode(Model):
     """`ready` is verified: every file was hashed, and none was touched since."""
     bytes_total: Bytes = 0
     bytes_done: Bytes = 0
+    bytes_per_second: Bytes | None = None
+    """As the process says that fetches it; absent if none does."""
     verified_at: Time | None = None
     """When every byte was read last."""
     in_use: bool = False

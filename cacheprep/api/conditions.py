@@ -50,6 +50,11 @@ class Reason(StrEnum):
         member.remedy = remedy
         return member
 
+    @property
+    def nothing_to_do(self) -> bool:
+        """Whether nobody has to do anything about it."""
+        return self.remedy == "Nothing." or self.remedy.startswith("Nothing:")
+
     # Of the source.
     RESOLVING = "Resolving", "Nothing: a Job lists the source."
     SOURCE_LISTED = "SourceListed", "Nothing."
@@ -75,6 +80,10 @@ class Reason(StrEnum):
         "Delete a model, take larger disks, or `rollover: breakBeforeMake` if two versions do not fit.",
     )
     CANCELED = "Canceled", "Nothing: it is tried again."
+    JOB_PENDING = (
+        "JobPending",
+        "Mend what the message names: a Secret or an image that lacks, or why no pod can be put on the node.",
+    )
     DEFECT = "Defect", "Read the log of the Job that the message names, and report it."
 
     # Of nodes.
@@ -88,6 +97,10 @@ class Reason(StrEnum):
     AGENT_MISSING = (
         "AgentMissing",
         "See why the DaemonSet of the agent has no pod on the nodes in the message.",
+    )
+    AGENT_SILENT = (
+        "AgentSilent",
+        "See the log of the agent's pod on the node: what is on its disk is not known any more.",
     )
     HOST_PATH_NOT_ALLOWED = (
         "HostPathNotAllowed",
@@ -119,6 +132,10 @@ class Reason(StrEnum):
     PULLING = "Pulling", "Nothing: kubelet pulls one image after the other."
     PULLED = "Pulled", "Nothing."
     PULL_FAILED = "PullFailed", "See the image's name and the pull secrets of the pod template."
+    DIGEST_MISMATCH = (
+        "DigestMismatch",
+        "Name the image by its digest, or by a tag that is not moved: nodes have different images.",
+    )
     ARCHITECTURE_MISMATCH = (
         "ArchitectureMismatch",
         "Set `nodeSelector: {kubernetes.io/arch: ...}`, or build the image for it.",
@@ -146,6 +163,11 @@ class Reason(StrEnum):
 def reason_of(failure: FailureReason) -> Reason:
     """The reason of a condition for that of a failure."""
     return Reason[failure.name]
+
+
+def reason_named(word: str) -> Reason:
+    """The reason of a word; `Defect` for one that another release has."""
+    return next((reason for reason in Reason if reason.value == word), Reason.DEFECT)
 
 
 Status = Literal["True", "False", "Unknown"]

@@ -28,15 +28,16 @@ _STEPS_SHOWN = 10
 def command(name: str | None, namespace: str | None, as_json: bool) -> None:
     """Say how the model caches of a cluster are: all endpoints, or those called NAME.
 
-    For each node: what it has, since when that is verified, why it lacks the rest and when it is tried again;
-    then what the controller does next, and why. It is read with your own rights from the cluster of your
-    kubeconfig. With --json: a list of objects with everything that is shown.
+    For each node: what it has, how fast more comes and how long that takes, since when all is verified, why
+    it lacks the rest and when it is tried again; then what the controller does next, and why. It is read with
+    your own rights from the cluster of your kubeconfig. With --json: a list of objects with everything that
+    is shown.
     """
     from cacheprep.controller.overview import overview
     from cacheprep.controller.world import World
     from cacheprep.plan.settings import Settings
 
-    world = World(lambda _: None, lambda: None)
+    world = World(lambda _: None, lambda: None, time.time)
     asyncio.run(_read(world))
     found = []
     now = time.time()
@@ -87,7 +88,7 @@ def _print(one: Overview, now: float) -> None:
         click.echo(f"  {kind} {status} ({reason}): {message}")
     if one.nodes:
         click.echo()
-        head = ("NODE", "STATE", "BYTES", "VERIFIED", "REASON", "NEXT TRY")
+        head = ("NODE", "STATE", "BYTES", "RATE", "LEFT", "VERIFIED", "REASON", "NEXT TRY")
         print_table(head, [_row(line, now) for line in one.nodes])
     for line in one.nodes:
         if line.message:
@@ -107,16 +108,30 @@ def _print(one: Overview, now: float) -> None:
 
 
 def _row(line: NodeLine, now: float) -> tuple[str, ...]:
-    done = size(line.bytes_total) if line.bytes_done == line.bytes_total else size(line.bytes_done)
-    share = done if line.bytes_done == line.bytes_total else f"{done} of {size(line.bytes_total)}"
+    whole = line.bytes_done == line.bytes_total
+    percent = "" if whole or not line.bytes_done else f" {100 * line.bytes_done // line.bytes_total}%"
     return (
         line.node,
-        line.state,
-        share,
+        f"{line.state}{percent}",
+        size(line.bytes_total) if whole else f"{size(line.bytes_done)} of {size(line.bytes_total)}",
+        "-" if line.bytes_per_second is None else f"{size(line.bytes_per_second)}/s",
+        "-" if line.eta_seconds is None else _left(line.eta_seconds),
         "-" if line.verified_at is None else f"{_age(now - line.verified_at)} ago",
         line.reason or "-",
         "-" if line.next_attempt is None else f"in {_age(line.next_attempt - now)}",
     )
+
+
+def _left(seconds: int) -> str:
+    """A time to wait, in its two largest units: 41s, 1m37s, 2h05m, 3d04h."""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d{hour:02}h"
+    if hours:
+        return f"{hours}h{minute:02}m"
+    return f"{minutes}m{second:02}s" if minutes else f"{second}s"
 
 
 def _age(seconds: float) -> str:

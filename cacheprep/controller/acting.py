@@ -24,6 +24,7 @@ from cacheprep.plan.actions import (
     RecordListing,
     Scale,
     SetFinalizer,
+    SetRolling,
     SetStatus,
 )
 from cacheprep.plan.jobs import CONTAINER
@@ -82,6 +83,9 @@ class Hand:
             case Scale():
                 where = path("Deployment", action.name, action.namespace, "scale")
                 await self._merge(where, {"spec": {"replicas": action.replicas}})
+            case SetRolling():
+                where = path("Deployment", action.name, action.namespace)
+                await self._merge(where, {"spec": {"strategy": {"rollingUpdate": action.rolling}}})
             case LabelNode():
                 await self.label(action)
             case SetStatus():

@@ -6,14 +6,15 @@ from collections import Counter
 from typing import NamedTuple
 
 from cacheprep.api import ModelDataCacheConfig
-from cacheprep.api.conditions import Reason
+from cacheprep.api.conditions import reason_named
 from cacheprep.plan.actions import Action, Apply, LabelNode, SetStatus
 from cacheprep.plan.fill import progress
+from cacheprep.plan.images import target_nodes, unfit_architectures
 from cacheprep.plan.observed import Node, Observed
 from cacheprep.plan.plan import plan
 from cacheprep.plan.possession import entry, report, verified
 from cacheprep.plan.settings import Settings
-from cacheprep.plan.targets import targets, why_not
+from cacheprep.plan.targets import why_not
 from cacheprep.plan.versions import versions
 from cacheprep.store.layout import State
 
@@ -25,6 +26,9 @@ class NodeLine(NamedTuple):
     state: str
     bytes_done: int
     bytes_total: int
+    bytes_per_second: int | None
+    """How fast it is being fetched; None if nothing fetches it."""
+    eta_seconds: int | None
     verified_at: float | None
     reason: str
     """A reason of docs/model-cache.md; "" on a node that is ready."""
@@ -70,8 +74,8 @@ def overview(observed: Observed, settings: Settings) -> Overview:
     which = versions(observed)
     cache = which.wanted or which.active
     spec = endpoint.spec.engine.template.spec
-    wanted = targets(spec, observed.nodes)
-    kept_off = Counter(why for node in observed.nodes if (why := why_not(spec, node)))
+    wanted, unfit = target_nodes(observed), unfit_architectures(observed)
+    kept_off = Counter(why for node in observed.nodes if (why := why_not(spec, node, unfit)))
     return Overview(
         kind=endpoint.kind,
         namespace=endpoint.namespace,
@@ -100,13 +104,25 @@ def _nodes(
         at = found.verified_at.timestamp() if found is not None and found.verified_at is not None else None
         one = lacking.get(node.name)
         if one is None or verified(observed, node, cache):
-            lines.append(NodeLine(node.name, State.READY.value, total, total, at, "", "", "", None))
+            lines.append(
+                NodeLine(node.name, State.READY.value, total, total, None, None, at, "", "", "", None)
+            )
             continue
         after = one.next_attempt.timestamp() if one.next_attempt is not None else None
-        remedy = next((reason.remedy for reason in Reason if reason.value == one.reason), "")
-        state = one.state.value
         lines.append(
-            NodeLine(node.name, state, one.bytes_done, total, at, one.reason, one.message, remedy, after)
+            NodeLine(
+                node=node.name,
+                state="fetching" if one.bytes_per_second is not None else one.state.value,
+                bytes_done=one.bytes_done,
+                bytes_total=total,
+                bytes_per_second=one.bytes_per_second,
+                eta_seconds=one.eta_seconds,
+                verified_at=at,
+                reason=one.reason,
+                message=one.message,
+                remedy=reason_named(one.reason).remedy,
+                next_attempt=after,
+            )
         )
     return tuple(lines)
 

@@ -7,7 +7,8 @@ of a Job.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -62,8 +63,10 @@ class JobPod(NamedTuple):
     job: str
     succeeded: bool
     said: str
-    """What its container said last, once it has ended."""
+    """What its container said last, or how it ended if it said nothing; "" before that."""
     created: float
+    waiting: str = ""
+    """Why it cannot start, as `CreateContainerConfigError: ...`; "" if it can."""
 
 
 class Placed(NamedTuple):
@@ -76,6 +79,7 @@ class Placed(NamedTuple):
 def node(item: Json) -> Node:
     """A Node."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    ready = _condition(status, "Ready")
     return Node(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -85,7 +89,8 @@ def node(item: Json) -> Node:
             Taint(taint["key"], taint["effect"], taint.get("value") or "")
             for taint in spec.get("taints") or ()
         ),
-        ready=_is_true(status, "Ready"),
+        ready=ready is not None,
+        ready_since=_time((ready or {}).get("lastTransitionTime")) or 0.0,
         unschedulable=bool(spec.get("unschedulable")),
         deleting=_deleting(item),
         created=_time(metadata.get("creationTimestamp")) or 0.0,
@@ -133,9 +138,27 @@ def job_pod(item: Json) -> JobPod:
         name=metadata["name"],
         job=owner["name"] if owner.get("kind") == "Job" else "",
         succeeded=status.get("phase") == "Succeeded",
-        said=str(ended[0].get("message") or "").strip() if ended else "",
+        said=_last_words(ended[0]) if ended else "",
         created=_time(metadata.get("creationTimestamp")) or 0.0,
+        waiting=_hindrance(status),
     )
+
+
+def with_words(job: Job, pods: Iterable[JobPod]) -> Job:
+    """A Job as it is told together with its pods: why it failed, or why it does not start.
+
+    Args:
+        job: as Kubernetes has it, whose own message names no more than an exit code.
+        pods: of the Job, in any order; the newest one that said something counts.
+    """
+    newest = sorted(pods, key=lambda pod: pod.created, reverse=True)
+    if job.state is JobState.ACTIVE:
+        return replace(job, waiting=newest[0].waiting) if newest else job
+    said = next((pod.said for pod in newest if pod.said), "")
+    if job.state is not JobState.FAILED or not said:
+        return job
+    word = f"{job.failure}: " if job.failure is not None else ""
+    return replace(job, message=f"Job {job.name}: {said.removeprefix(word)}")
 
 
 def pod(item: Json) -> Pod:
@@ -155,6 +178,7 @@ def pod(item: Json) -> Pod:
         cache_key=annotations.get(CACHE_KEY) or "",
         images=tuple(one["image"] for one in spec.get("containers") or ()),
         digest=_digest(containers),
+        pulled="@sha256:" in _image_id(containers),
         problem=_problem([*(status.get("initContainerStatuses") or ()), *containers]),
         created=_time(metadata.get("creationTimestamp")) or 0.0,
     )
@@ -165,6 +189,7 @@ def deployment(item: Json) -> Owned:
     metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     annotations = metadata.get("annotations") or {}
     template = spec["template"]["metadata"].get("annotations") or {}
+    rolling = (spec.get("strategy") or {}).get("rollingUpdate") or {}
     replicas = 1 if spec.get("replicas") is None else int(spec["replicas"])
     count = {
         name: int(status.get(name) or 0) for name in ("replicas", "updatedReplicas", "availableReplicas")
@@ -180,6 +205,7 @@ def deployment(item: Json) -> Owned:
         replicas=replicas,
         ready_replicas=int(status.get("readyReplicas") or 0),
         rolled_out=observed and all(counted == replicas for counted in count.values()),
+        rolling=(str(rolling.get("maxSurge", "")), str(rolling.get("maxUnavailable", ""))),
         deleting=_deleting(item),
     )
     return Owned(metadata["namespace"], metadata["name"], _owner(item).get("uid") or "", said)
@@ -234,8 +260,12 @@ def _slice_endpoint(item: Json) -> SliceEndpoint:
 
 def _digest(containers: Sequence[Json]) -> str:
     """sha256:... of the first container's image; "" while the runtime does not say."""
-    image = str(containers[0].get("imageID") or "") if containers else ""
+    image = _image_id(containers)
     return image[image.find("sha256:") :] if "sha256:" in image else ""
+
+
+def _image_id(containers: Sequence[Json]) -> str:
+    return str(containers[0].get("imageID") or "") if containers else ""
 
 
 _UNFIT = ("no match for platform", "exec format error")
@@ -246,15 +276,45 @@ not."""
 def _problem(containers: Sequence[Json]) -> str:
     """What a container waits for that fails. Of the message only what is looked at: the rest changes all the
     time."""
+    for container, reason, message in _waiting(containers):
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        said = f"{message} {ended.get('message') or ''}"
+        unfit = next((words for words in _UNFIT if words in said), "")
+        return f"{reason}: {unfit}" if unfit else reason
+    return ""
+
+
+def _waiting(containers: Iterable[Json]) -> Iterator[tuple[Json, str, str]]:
+    """Containers that wait for something that fails, with the reason and what is said of it."""
     for container in containers:
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason = str(waiting.get("reason") or "")
         if reason and reason not in ("ContainerCreating", "PodInitializing"):
-            ended = (container.get("lastState") or {}).get("terminated") or {}
-            said = f"{waiting.get('message') or ''} {ended.get('message') or ''}"
-            unfit = next((words for words in _UNFIT if words in said), "")
-            return f"{reason}: {unfit}" if unfit else reason
+            yield container, reason, str(waiting.get("message") or "")
+
+
+def _hindrance(status: Json) -> str:
+    """Why a pod cannot start, in whole: a container that fails to, or no node that takes it."""
+    for _, reason, message in _waiting(status.get("containerStatuses") or ()):
+        return f"{reason}: {message}"
+    return _unschedulable(status)
+
+
+def _unschedulable(status: Json) -> str:
+    """Why the scheduler has found no node; "" if it has."""
+    for one in status.get("conditions") or ():
+        if (one["type"], one["status"], one.get("reason")) == ("PodScheduled", "False", "Unschedulable"):
+            return f"Unschedulable: {one.get('message') or ''}"
     return ""
+
+
+def _last_words(terminated: Json) -> str:
+    """What `cacheprep` said last: why it ended, after notes in JSON. Or how Kubernetes says that it ended."""
+    lines = [line.strip() for line in str(terminated.get("message") or "").splitlines()]
+    words = [line for line in lines if line and not line.startswith("{")]
+    reasons = tuple(f"{reason}: " for reason in Reason)
+    why = next((line for line in reversed(words) if line.startswith(reasons)), words[-1] if words else "")
+    return why or f"{terminated.get('reason') or 'Error'}, exit code {terminated.get('exitCode')}"
 
 
 def _condition(status: Json, kind: str) -> Mapping[str, Any] | None:

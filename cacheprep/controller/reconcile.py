@@ -17,14 +17,24 @@ import structlog
 
 from cacheprep.controller.acting import Hand, Unreadable
 from cacheprep.controller.metrics import ControllerMetrics
-from cacheprep.controller.refusals import Refusal, status_with
+from cacheprep.controller.refusals import Refusal, Told, status_with
 from cacheprep.controller.turns import RESYNC_SECONDS, Turns
 from cacheprep.controller.world import Parent, World
 from cacheprep.objects import CONFLICT, NOT_FOUND, Json, path
-from cacheprep.plan.actions import Action, Apply, Delete, LabelNode, RecordDrift, RecordListing, SetStatus
+from cacheprep.plan.actions import (
+    Action,
+    Apply,
+    Delete,
+    Event,
+    LabelNode,
+    RecordDrift,
+    RecordListing,
+    SetStatus,
+)
 from cacheprep.plan.labels import orphans
 from cacheprep.plan.observed import Observed
 from cacheprep.plan.plan import Plan, plan
+from cacheprep.plan.report import events_of
 from cacheprep.plan.settings import Settings
 from extproc.pool.discovery.kubernetes import FORBIDDEN, ApiError, Cluster
 
@@ -64,7 +74,7 @@ class Reconciler:
         wall: Callable[[], float],
     ) -> None:
         self._heard = asyncio.Event()
-        self.world = World(self.changed, self._heard.set)
+        self.world = World(self.changed, self._heard.set, wall)
         self._cluster = cluster
         self._hand = hand
         self._settings = settings
@@ -178,11 +188,15 @@ class Reconciler:
         changed: dict[tuple[str, str], str] = {}
         refusals: list[Refusal] = []
         status: SetStatus | None = None
+        events: list[Event] = []
         for together in _steps(made.actions):
             action = together[0]
             if isinstance(action, SetStatus) and (action.kind, action.name) == (endpoint.kind, endpoint.name):
                 # Last: it tells what of the rest was refused.
                 status = action
+                continue
+            if isinstance(action, Event):
+                events.append(action)
                 continue
             if refusals and isinstance(action, Delete):
                 # What was to take its place may be what was refused.
@@ -199,23 +213,33 @@ class Reconciler:
             if written is not None:
                 changed[written["kind"], written["metadata"]["name"]] = written["metadata"]["resourceVersion"]
         version = changed.get((endpoint.kind, endpoint.name), endpoint.metadata.resource_version)
-        said = await self._say(observed, status, version, refusals)
+        told = status_with(
+            endpoint, endpoint.status.write() if status is None else status.status, refusals, observed.now
+        )
+        said = await self._say(observed, status, told, version)
         if said is not None:
             changed[endpoint.kind, endpoint.name] = said["metadata"]["resourceVersion"]
+        # After the status: one that was not written tells of the same transition again.
+        await self._tell(observed, [*events, *events_of(endpoint, told.changes)])
         await self._seen(endpoint.namespace, made.actions, changed)
 
+    async def _tell(self, observed: Observed, events: Iterable[Event]) -> None:
+        """Write Events. One that cannot be written is lost: what it tells is in the status."""
+        for event in events:
+            try:
+                await self._do(observed, event)
+            except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
+                _log.warning("an Event is not written", reason=event.reason, error=str(error) or repr(error))
+
     async def _say(
-        self, observed: Observed, planned: SetStatus | None, version: str, refusals: list[Refusal]
+        self, observed: Observed, planned: SetStatus | None, told: Told, version: str
     ) -> Json | None:
         endpoint = observed.endpoint
-        before = endpoint.status.write()
-        wanted = before if planned is None else planned.status
-        status = status_with(endpoint, wanted, refusals, observed.now)
-        if status == before:
+        if told.status == endpoint.status.write():
             return None
         why = planned.why if planned is not None else "what is refused has changed"
         return await self._do(
-            observed, SetStatus(endpoint.kind, endpoint.namespace, endpoint.name, version, status, why)
+            observed, SetStatus(endpoint.kind, endpoint.namespace, endpoint.name, version, told.status, why)
         )
 
     async def _do(self, observed: Observed, action: Action) -> Json | None:

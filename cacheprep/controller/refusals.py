@@ -34,9 +34,14 @@ class Refusal(NamedTuple):
         return Reason.POD_SECURITY if security else Reason.RIGHT_MISSING
 
 
-def status_with(
-    endpoint: Endpoint, status: JsonObject, refusals: Iterable[Refusal], now: float
-) -> JsonObject:
+class Told(NamedTuple):
+    """A status with its refusals, and how their conditions have changed."""
+
+    status: JsonObject
+    changes: Changes
+
+
+def status_with(endpoint: Endpoint, status: JsonObject, refusals: Iterable[Refusal], now: float) -> Told:
     """The status of an endpoint, with a condition for each kind of refusal; those of before are left out.
 
     Args:
@@ -50,7 +55,7 @@ def status_with(
         changes.set(refusal.type, True, refusal.reason, refusal.message)
     others = [one for one in status.get("conditions") or () if one["type"] not in _TYPES]
     said = [*others, *(condition.write() for condition in changes.conditions)]
-    return {**status, "conditions": sorted(said, key=lambda one: str(one["type"]))}
+    return Told({**status, "conditions": sorted(said, key=lambda one: str(one["type"]))}, changes)
 
 
 def refused(conditions: Iterable[Condition]) -> bool:

@@ -3,6 +3,7 @@ about."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from cacheprep.controller.reading import JobPod, Owned, Placed
 from cacheprep.objects import RESOURCES, Json
 from cacheprep.plan.jobs import listing_name
 from cacheprep.plan.observed import Deployment, Job, JobState, Node, Object, Observed, Pod
+from cacheprep.plan.possession import SILENT_SECONDS
 from extproc.pool.discovery.kubernetes import Listing
 
 
@@ -40,11 +42,17 @@ class World:
     Args:
         changed: called with each endpoint that a change is about.
         heard: called after every change, whomever it is about.
+        clock: Unix time, s.
     """
 
-    def __init__(self, changed: Callable[[Parent], None], heard: Callable[[], None]) -> None:
+    def __init__(
+        self, changed: Callable[[Parent], None], heard: Callable[[], None], clock: Callable[[], float]
+    ) -> None:
         self._changed = changed
         self._heard = heard
+        self._clock = clock
+        self._agents_heard: dict[str, float] = {}
+        """By node, as far as they have written since it is followed."""
         self._endpoints: dict[Parent, Endpoint] = {}
         self.lost_caches = False
         """Whether a cache has gone since this was last set to False."""
@@ -111,7 +119,7 @@ class World:
         objects: tuple[Object, ...] = (*written, *others)
         parts = {one.name for one in objects if one.kind == "ConfigMap"}
         pods = (one.what for one in self.pods.values if one.namespace == namespace)
-        own_pods = (one.what for one in self.own_pods.values if one.namespace == namespace)
+        own_pods = [one.what for one in self.own_pods.values if one.namespace == namespace]
         warm = parent.name + WARM_SUFFIX
         in_namespace = (one.what for one in self.slices.values if one.namespace == namespace)
         return Observed(
@@ -122,12 +130,13 @@ class World:
             node_caches={one.name: one for one in self.node_caches.values},
             data_caches=data_caches,
             image_caches=image_caches,
-            jobs=self.jobs.values,
+            jobs=self._jobs(namespace, (one for one in own_pods if isinstance(one, JobPod))),
             pods=(*pods, *(one for one in own_pods if isinstance(one, Pod))),
             deployment=self._deployment(endpoint),
             objects=objects,
             slices=tuple(one for service, one in in_namespace if service == warm),
             stored=frozenset(one.name for one in data_caches if _is_stored(one, parts)),
+            heard=self._agents_heard,
         )
 
     def job_pods(self, namespace: str, job: str) -> tuple[JobPod, ...]:
@@ -148,6 +157,18 @@ class World:
                 if (one.kind, one.namespace, one.name) == (kind, namespace, name):
                     return str(one.metadata.resource_version)
         return ""
+
+    def _jobs(self, namespace: str, pods: Iterable[JobPod]) -> tuple[Job, ...]:
+        """All Jobs; those of the namespace with what their pods say."""
+        of_job: defaultdict[str, list[JobPod]] = defaultdict(list)
+        for pod in pods:
+            of_job[pod.job].append(pod)
+        return tuple(
+            reading.with_words(job, of_job[job.name])
+            if job.namespace == namespace and job.name in of_job
+            else job
+            for job in self.jobs.values
+        )
 
     def _deployment(self, endpoint: Endpoint) -> Deployment | None:
         for one in self.deployments.values:
@@ -191,12 +212,26 @@ class World:
             self._about_namespace(old, new)
 
     def _about_node_cache(self, old: NodeModelCache | None, new: NodeModelCache | None) -> None:
-        if old is None or new is None or _life(old) != _life(new):
+        back = old is not None and new is not None and self._hear(old, new)
+        if new is None and old is not None:
+            self._agents_heard.pop(old.name, None)
+        if old is None or new is None or back or _life(old) != _life(new):
             self._about_all(old, new)
             return
         differs = set(old.status.caches) ^ set(new.status.caches)
         namespaces = {cache.namespace for cache in differs}
         self._about(parent for parent in self._endpoints if parent.namespace in namespaces)
+
+    def _hear(self, old: NodeModelCache, new: NodeModelCache) -> bool:
+        """An agent has written. Whether it may have been taken for silent.
+
+        When it was heard goes by our own clock: that of a node need not agree with it. Of an agent that was
+        not heard since we listen there is only what it says itself.
+        """
+        at, told = self._clock(), old.status.observed_at
+        before = self._agents_heard.get(new.name, told.timestamp() if told is not None else at)
+        self._agents_heard[new.name] = at
+        return at - before >= SILENT_SECONDS
 
     def _about_all(self, _old: Any, _new: Any) -> None:
         self._about(self._endpoints)

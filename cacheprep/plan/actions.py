@@ -50,6 +50,17 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
+class SetRolling:
+    """Set how a Deployment rolls out, as its `rollingUpdate` has it, and leave its pod template as it is: an
+    apply would write that, too, as this release makes it."""
+
+    namespace: str
+    name: str
+    rolling: JsonObject
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class LabelNode:
     """Set a label of a node, or with `value` None remove it; only if the node has this uid still."""
 
@@ -120,4 +131,15 @@ class Event:
     why: str
 
 
-Action = Apply | Delete | Scale | LabelNode | RecordListing | RecordDrift | SetStatus | SetFinalizer | Event
+Action = (
+    Apply
+    | Delete
+    | Scale
+    | SetRolling
+    | LabelNode
+    | RecordListing
+    | RecordDrift
+    | SetStatus
+    | SetFinalizer
+    | Event
+)

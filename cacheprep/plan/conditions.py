@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from cacheprep.api.conditions import Condition, ConditionType, Reason
+from cacheprep.api.conditions import Condition, ConditionType, Reason, Status
 from cacheprep.api.model import MOST_MESSAGE
 
 
 class Transition(NamedTuple):
     """A condition that was not so before."""
 
-    type: ConditionType
-    true: bool
-    reason: Reason
+    type: str
+    status: Status
+    reason: str
     message: str
 
 
@@ -34,18 +34,40 @@ class Changes:
         """All that were set, by type."""
         return tuple(self._made[name] for name in sorted(self._made))
 
-    def set(self, kind: ConditionType, true: bool, reason: Reason, message: str) -> None:
-        """A condition is so, now."""
-        status = "True" if true else "False"
-        before = self._before.get(kind.value)
+    def set(self, kind: ConditionType, true: bool | None, reason: Reason, message: str) -> None:
+        """A condition is so, now; with `true` None it is not known. Where there is something to do about it,
+        the message ends with that."""
+        self._put(kind.value, _STATUSES[true], reason.value, _with_remedy(message, reason))
+
+    def copy(self, of_another: Condition) -> None:
+        """A condition is as that of another object."""
+        self._put(of_another.type, of_another.status, of_another.reason, of_another.message)
+
+    def knew(self, kind: ConditionType) -> bool:
+        """Whether there was a condition of this type before."""
+        return kind.value in self._before
+
+    def _put(self, kind: str, status: Status, reason: str, message: str) -> None:
+        before = self._before.get(kind)
         same = before is not None and before.status == status
-        if before is None or (before.status, before.reason) != (status, reason.value):
-            self.transitions.append(Transition(kind, true, reason, message))
-        self._made[kind.value] = Condition(
-            type=kind.value,
-            status="True" if true else "False",
-            reason=reason.value,
-            message=message[:MOST_MESSAGE],
+        if before is None or (before.status, before.reason) != (status, reason):
+            self.transitions.append(Transition(kind, status, reason, message))
+        self._made[kind] = Condition(
+            type=kind,
+            status=status,
+            reason=reason,
+            message=message,
             observed_generation=self._generation,
             last_transition_time=before.last_transition_time if before and same else self._now,
         )
+
+
+_STATUSES: Mapping[bool | None, Status] = {True: "True", False: "False", None: "Unknown"}
+
+
+def _with_remedy(message: str, reason: Reason) -> str:
+    if reason.nothing_to_do:
+        return message[:MOST_MESSAGE]
+    # Whatever is cut off, what to do is not.
+    remedy = f". {reason.remedy}"
+    return message.rstrip(".")[: MOST_MESSAGE - len(remedy)] + remedy

@@ -16,11 +16,13 @@ from cacheprep.plan.draft import Draft
 from cacheprep.plan.identity import origin, spread
 from cacheprep.plan.jobs import fill_job
 from cacheprep.plan.observed import Component, Job, JobState, Node, Observed
-from cacheprep.plan.possession import entry, report, verified
+from cacheprep.plan.possession import entry, report, silent, verified
 from cacheprep.plan.resolve import forget
 from cacheprep.plan.retry import due, next_attempt
 from cacheprep.plan.settings import Settings
 from cacheprep.store.layout import State
+
+_YEAR = 365 * 24 * 3600
 
 
 def fill_jobs(observed: Observed, cache: ModelDataCacheConfig) -> Mapping[str, Sequence[Job]]:
@@ -187,8 +189,12 @@ def _progress(
     last = jobs[-1] if jobs else None
     obstacle = _obstacle(observed, cache, node)
     again: datetime | None = None
-    if said is None:
+    if silent(observed, node):
+        reason, message = Reason.AGENT_SILENT, _silence(observed, node)
+    elif said is None:
         reason, message = Reason.AGENT_MISSING, "no agent has said anything since the node started"
+    elif last is not None and last.state is JobState.ACTIVE and last.waiting:
+        reason, message = Reason.JOB_PENDING, f"Job {last.name}: {last.waiting}"
     elif last is not None and last.state is JobState.ACTIVE:
         reason, message = Reason.FILLING, f"Job {last.name}"
     elif obstacle is not None:
@@ -202,7 +208,7 @@ def _progress(
     else:
         reason, message = Reason.WAITING_FOR_NODES, "others read the source first"
     done = found.bytes_done if found is not None else 0
-    rate = _rate(observed, cache, node, done)
+    rate = found.bytes_per_second if found is not None else None
     return NodeProgress(
         node=node.name,
         state=found.state if found is not None else State.ABSENT,
@@ -210,25 +216,17 @@ def _progress(
         message=message[:MOST_MESSAGE],
         bytes_done=done,
         bytes_per_second=rate,
-        eta_seconds=_eta(cache, done, rate),
+        eta_seconds=eta((cache.status.total_bytes or 0) - done, rate),
         attempts=last.attempt if last is not None else 0,
         next_attempt=again,
     )
 
 
-def _rate(observed: Observed, cache: ModelDataCacheConfig, node: Node, done: int) -> int | None:
-    """Bytes per second since progress was written last; None if that cannot be said."""
-    before = next((one for one in cache.status.not_ready if one.node == node.name), None)
-    if before is None or cache.status.progress_at is None:
-        return None
-    passed = observed.now - cache.status.progress_at.timestamp()
-    if done < before.bytes_done or passed < 1:
-        return before.bytes_per_second
-    return int((done - before.bytes_done) / passed)
+def _silence(observed: Observed, node: Node) -> str:
+    said = observed.node_caches[node.name].status.observed_at
+    return f"its agent has said nothing since {said:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _eta(cache: ModelDataCacheConfig, done: int, rate: int | None) -> int | None:
-    """Seconds until all bytes are there at this rate, at most a year."""
-    if not rate or cache.status.total_bytes is None:
-        return None
-    return min(int(max(cache.status.total_bytes - done, 0) / rate), 365 * 24 * 3600)
+def eta(lacking: int, rate: int | None) -> int | None:
+    """Seconds until as many bytes have come at this rate, at most a year; None if nothing moves."""
+    return min(max(lacking, 0) // rate, _YEAR) if rate else None

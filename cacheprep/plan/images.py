@@ -2,12 +2,16 @@
 
 A pod that runs the image keeps kubelet from removing it. What runs in it is a static program from the
 operator's own image, so the target needs neither shell nor C library. It never gates: pods do not wait.
+
+A tag may be moved, and an image may have several: what is on a node goes by digest. A node on which the tag
+means another digest than on most has not got the image; one that keeps the digest under another tag has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from cacheprep.api import Endpoint, ModelImageCache
 from cacheprep.api.caches import ImageCachePhase, ImageCacheStatus
@@ -21,7 +25,7 @@ from cacheprep.plan.identity import image_cache_name, image_identity
 from cacheprep.plan.jobs import UNPRIVILEGED, confined, owned_by
 from cacheprep.plan.observed import Component, Node, Observed, Pod
 from cacheprep.plan.settings import Settings
-from cacheprep.plan.status import write_status
+from cacheprep.plan.status import told, write_status
 from cacheprep.plan.targets import ARCHITECTURE, node_terms, targets
 from cacheprep.plan.workload import images
 
@@ -62,6 +66,12 @@ def keep_images(observed: Observed, settings: Settings, draft: Draft) -> None:
             _keep(observed, cache.spec.image, cache, settings, draft)
         else:
             _let_go(observed, cache, draft)
+
+
+def target_nodes(observed: Observed) -> tuple[Node, ...]:
+    """The nodes that are to have the caches of an endpoint, by name."""
+    spec = observed.endpoint.spec.engine.template.spec
+    return targets(spec, observed.nodes, unfit_architectures(observed))
 
 
 def unfit_architectures(observed: Observed) -> frozenset[str]:
@@ -107,11 +117,10 @@ def _keep(
         there.applied if there is not None else "",
         f"keeps {cache.spec.image} on {len(nodes)} nodes",
     )
-    pods = [pod for pod in observed.pods if pod.cache == name]
-    having = {pod.node for pod in pods if pod.ready and not pod.terminating and _same_life(observed, pod)}
+    kept = _kept(observed, cache)
     for node in observed.nodes:
-        _label(node, IMAGE_READY + cache.uid, node.name in having, draft)
-    _say(observed, cache, nodes, pods, having, draft)
+        _label(node, IMAGE_READY + cache.uid, node.name in kept.nodes, draft)
+    _say(observed, cache, nodes, kept, draft)
 
 
 def _let_go(observed: Observed, cache: ModelImageCache, draft: Draft) -> None:
@@ -138,6 +147,57 @@ def _targets(observed: Observed, users: Sequence[Endpoint]) -> list[Node]:
     return [found[name] for name in sorted(found)]
 
 
+class _Kept(NamedTuple):
+    """Where an image is kept, by name of the node."""
+
+    nodes: frozenset[str]
+    digest: str | None
+    """What most of these have; None while no runtime has said."""
+    others: Mapping[str, str]
+    """Nodes on which the tag means another digest, and which."""
+    failing: Mapping[str, str]
+    """Nodes that cannot pull it, and why."""
+
+
+def _kept(observed: Observed, cache: ModelImageCache) -> _Kept:
+    of_images = [pod for pod in observed.pods if pod.cache]
+    holding = [pod for pod in of_images if pod.ready and not pod.terminating and _same_life(observed, pod)]
+    mine = [pod for pod in holding if pod.cache == cache.name]
+    wanted = _wanted(observed, cache, mine)
+    # What a digest names cannot be another image, whichever of its digests the runtime says.
+    differing = [pod for pod in mine if pod.pulled and pod.digest != wanted[_arch(observed, pod)]]
+    others = {} if "@" in cache.spec.image else {pod.node: pod.digest for pod in differing}
+    same = {pod.node for pod in holding if pod.digest and pod.digest == wanted.get(_arch(observed, pod))}
+    nodes = ({pod.node for pod in mine} | same) - others.keys()
+    found = Counter(wanted[_arch(observed, pod)] for pod in mine if pod.node in nodes and pod.digest)
+    digest = max(found, key=lambda one: (found[one], one), default=None)
+    failing = {pod.node: pod.problem for pod in of_images if pod.cache == cache.name and pod.problem}
+    return _Kept(frozenset(nodes), digest, others, failing)
+
+
+def _wanted(observed: Observed, cache: ModelImageCache, mine: Iterable[Pod]) -> Mapping[str, str]:
+    """The digest that the image's name means, by architecture: where it is a tag, what most nodes have.
+
+    Digests of a registry go first: the id of an image that was put on a node is none that others have.
+    """
+    of_architecture: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in mine:
+        of_architecture[_arch(observed, pod)].append(pod)
+    wanted = {}
+    for architecture, pods in of_architecture.items():
+        count = Counter((pod.pulled, pod.digest) for pod in pods)
+        # Of as many, that which was said before.
+        _, wanted[architecture] = max(
+            count, key=lambda one: (one[0], count[one], one[1] == cache.status.digest, one[1])
+        )
+    return wanted
+
+
+def _arch(observed: Observed, pod: Pod) -> str:
+    node = observed.node_named.get(pod.node)
+    return node.labels.get(ARCHITECTURE, "") if node is not None else ""
+
+
 def _same_life(observed: Observed, pod: Pod) -> bool:
     """Whether a pod was made for the node that is there now, and not for one of the same name before it."""
     node = observed.node_named.get(pod.node)
@@ -155,18 +215,18 @@ def _say(
     observed: Observed,
     cache: ModelImageCache,
     nodes: Sequence[Node],
-    pods: Iterable[Pod],
-    having: set[str],
+    kept: _Kept,
     draft: Draft,
 ) -> None:
-    cached = sum(node.name in having for node in nodes)
-    failing = sorted({f"{pod.node}: {pod.problem}" for pod in pods if pod.problem})
+    cached = sum(node.name in kept.nodes for node in nodes)
     said = f"{cached} of {len(nodes)} nodes keep it"
-    if failing:
-        text = "; ".join(failing[:3])
-        other = any(map(_of_other_architecture, failing))
+    if kept.failing:
+        other = any(map(_of_other_architecture, kept.failing.values()))
         reason = Reason.ARCHITECTURE_MISMATCH if other else Reason.PULL_FAILED
-        phase, said = ImageCachePhase.DEGRADED, f"{said}; {text}"
+        phase, said = ImageCachePhase.DEGRADED, f"{said}; {_by_node(kept.failing)}"
+    elif kept.others:
+        reason, phase = Reason.DIGEST_MISMATCH, ImageCachePhase.DEGRADED
+        said = f"{said} as {kept.digest}; {_by_node(kept.others)}"
     elif cached < len(nodes):
         reason, phase = Reason.PULLING, ImageCachePhase.PULLING
     else:
@@ -176,12 +236,16 @@ def _say(
     status = ImageCacheStatus(
         observed_generation=cache.metadata.generation,
         phase=phase,
-        digest=next((pod.digest for pod in pods if pod.digest), cache.status.digest),
+        digest=kept.digest or cache.status.digest,
         target=len(nodes),
         cached=cached,
         conditions=changes.conditions,
     )
     write_status(cache, status, said, draft)
+
+
+def _by_node(said: Mapping[str, str]) -> str:
+    return told((f"{node}: {said[node]}" for node in sorted(said)), separator="; ")
 
 
 def _daemon_set(cache: ModelImageCache, users: Sequence[Endpoint], settings: Settings) -> JsonObject:

@@ -37,7 +37,8 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node. `ready` is its condition Ready; `created` metadata.creationTimestamp."""
+    """A node. `ready` is its condition Ready, which is so since `ready_since`; `created`
+    metadata.creationTimestamp."""
 
     name: str
     uid: str
@@ -48,6 +49,7 @@ class Node:
     unschedulable: bool = False
     deleting: bool = False
     created: float = 0.0
+    ready_since: float = 0.0
 
 
 class JobState(StrEnum):
@@ -63,7 +65,9 @@ class Job:
     """A Job of the operator.
 
     Everything but its state is read from its labels and annotations. `failure` is the reason whose exit code
-    its pod ended with (`failures.Reason`), None for any other code; `finished` when it ended.
+    its pod ended with (`failures.Reason`), None for any other code; `finished` when it ended. `message` is
+    what its pod said last, or else Kubernetes of the Job. `waiting` is why its pod cannot start, as
+    `ErrImagePull: ...`; "" if it can.
     """
 
     name: str
@@ -79,6 +83,7 @@ class Job:
     finished: float | None = None
     failure: FailureReason | None = None
     message: str = ""
+    waiting: str = ""
     deleting: bool = False
 
 
@@ -88,7 +93,8 @@ class Pod:
 
     `ips` are its addresses, `node` is "" until it is scheduled. `cache_key` is the annotation, `images` what
     its containers were told to run; `digest` that of the first as the runtime says, and `problem` what a
-    container waits for that fails, as ErrImagePull.
+    container waits for that fails, as `ErrImagePull: ...`. `pulled`: the digest is one of a registry, the
+    same on all nodes; else the image was put on the node otherwise, and it is the id that it has there.
     """
 
     name: str
@@ -102,6 +108,7 @@ class Pod:
     cache_key: str = ""
     images: tuple[str, ...] = ()
     digest: str = ""
+    pulled: bool = False
     problem: str = ""
     created: float = 0.0
 
@@ -112,7 +119,7 @@ class Deployment:
 
     `ours`: it is owned by the endpoint. `cache`, `cache_key` and `template` are the annotations that its pod
     template has, `workload` its own. `rolled_out`: the newest template is observed, and all pods are of it,
-    available, and as many as wanted.
+    available, and as many as wanted. `rolling` is its strategy's maxSurge and maxUnavailable.
     """
 
     uid: str
@@ -124,6 +131,7 @@ class Deployment:
     replicas: int = 1
     ready_replicas: int = 0
     rolled_out: bool = False
+    rolling: tuple[str, str] = ("", "")
     deleting: bool = False
 
 
@@ -171,8 +179,9 @@ class Observed:
     the namespace. `jobs` are the operator's of all namespaces, since sources are shared. `pods` are those of
     the namespace's endpoints and of the DaemonSets of its image caches. `slices` are those of the endpoint's
     `-warm` Service. `stored` names the data caches of which all ConfigMaps with the listing are there.
-    `foreign` are names, of those that an endpoint takes, of objects that are somebody else's, as
-    `Service/llama`.
+    `heard` is when the agent of a node was heard last, by the clock of who observes; of a node that is not in
+    it, only what its agent says itself is known. `foreign` are names, of those that an endpoint takes, of
+    objects that are somebody else's, as `Service/llama`.
     """
 
     now: float
@@ -188,6 +197,7 @@ class Observed:
     objects: tuple[Object, ...] = ()
     slices: tuple[Slice, ...] = ()
     stored: frozenset[str] = frozenset()
+    heard: Mapping[str, float] = field(default_factory=dict)
     foreign: frozenset[str] = frozenset()
 
     @cached_property

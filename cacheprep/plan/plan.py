@@ -14,17 +14,16 @@ from cacheprep.plan.draft import Draft
 from cacheprep.plan.drift import listing_wanted, look
 from cacheprep.plan.fill import fill, progress
 from cacheprep.plan.gate import Gate, gate
-from cacheprep.plan.images import keep_images, unfit_architectures
+from cacheprep.plan.images import keep_images, target_nodes
 from cacheprep.plan.jobs import owned_by
 from cacheprep.plan.labels import label
 from cacheprep.plan.observed import Node, Observed
-from cacheprep.plan.possession import verified
+from cacheprep.plan.possession import silent_at, verified
 from cacheprep.plan.release import release
 from cacheprep.plan.report import say_cache, say_endpoint
 from cacheprep.plan.resolve import resolve
 from cacheprep.plan.serve import serve
 from cacheprep.plan.settings import Settings
-from cacheprep.plan.targets import targets
 from cacheprep.plan.versions import Versions, breaks_first, releasing, versions, wanted_spec
 from cacheprep.plan.warm import publish, withdraw
 
@@ -53,7 +52,7 @@ def _keep(observed: Observed, settings: Settings, draft: Draft) -> None:
         why = "what is put on nodes for it has to be removed when it is deleted"
         draft.add(SetFinalizer(endpoint.kind, endpoint.namespace, endpoint.name, True, why))
     which = versions(observed)
-    nodes = targets(endpoint.spec.engine.template.spec, observed.nodes, unfit_architectures(observed))
+    nodes = target_nodes(observed)
     problem = _problem(observed, settings)
     if problem is not None:
         say_endpoint(observed, which, None, nodes, None, problem, draft)
@@ -93,6 +92,10 @@ def _weights(
         return None
     if which.wanted is None:
         draft.add(Apply(_cache(observed, which.wanted_name), "the weights are to be on the target nodes"))
+    for node in nodes:
+        # That an agent does not speak any more, nothing tells but time.
+        if (at := silent_at(observed, node)) is not None:
+            draft.wake(at)
     waits = breaks_first(observed, which)
     listing = None
     for name in sorted(observed.own_caches):

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from cacheprep.api import ModelDataCacheConfig
+from cacheprep.api import Endpoint, ModelDataCacheConfig
 from cacheprep.api.caches import MOST_NOT_READY, DataCacheState, DataCacheStatus, NodeProgress
-from cacheprep.api.conditions import ConditionType, Reason, reason_of
+from cacheprep.api.conditions import ConditionType, Reason, reason_named, reason_of
 from cacheprep.api.serving import Phase, ServingStatus
 from cacheprep.plan.actions import Event
 from cacheprep.plan.conditions import Changes
 from cacheprep.plan.draft import Draft
 from cacheprep.plan.drift import drifted
+from cacheprep.plan.fill import eta
 from cacheprep.plan.gate import Gate
+from cacheprep.plan.identity import image_cache_name
+from cacheprep.plan.images import keeps_images
 from cacheprep.plan.observed import Component, JobState, Node, Observed
 from cacheprep.plan.possession import entry, report, verified
 from cacheprep.plan.resolve import jobs_of
 from cacheprep.plan.status import told, write_status
 from cacheprep.plan.versions import Versions
+from cacheprep.plan.workload import images
 
 PROGRESS_S, PROGRESS_SHARE = 30.0, 0.05
 """Progress alone is written at most this often, and only when it is this much."""
 
 _WAITS = frozenset({Reason.FILLING, Reason.WAITING_FOR_NODES})
+_UNKNOWN = frozenset({Reason.AGENT_MISSING, Reason.AGENT_SILENT})
+"""Of nodes that may have it or not."""
 _WARNINGS = frozenset(
     {
         Reason.INVALID_REQUEST,
@@ -34,11 +40,17 @@ _WARNINGS = frozenset(
         Reason.INSUFFICIENT_CAPACITY,
         Reason.DEFECT,
         Reason.NODES_FAILED,
+        Reason.JOB_PENDING,
         Reason.AGENT_MISSING,
+        Reason.AGENT_SILENT,
         Reason.GATE_TIMED_OUT,
         Reason.HOST_PATH_NOT_ALLOWED,
         Reason.NAME_TAKEN,
         Reason.PULL_FAILED,
+        Reason.ARCHITECTURE_MISMATCH,
+        Reason.DIGEST_MISMATCH,
+        Reason.POD_SECURITY,
+        Reason.RIGHT_MISSING,
         Reason.CLEANUP_TIMED_OUT,
     }
 )
@@ -68,6 +80,8 @@ def say_cache(
         _drift(cache, changes)
     ready = len(targets) - len(lacking)
     full = bool(targets) and resolved and not lacking
+    done, rate = _moved(observed, cache, targets), _speed(lacking)
+    whole = (before.total_bytes or 0) * len(targets)
     started = before.started_at or (_time(observed.now) if resolved else None)
     status = before.model_copy(
         update={
@@ -75,7 +89,9 @@ def say_cache(
             "state": state,
             "target": len(targets),
             "ready": ready,
-            "bytes_done": _bytes(observed, cache, targets),
+            "bytes_done": done,
+            "bytes_per_second": rate,
+            "eta_seconds": eta(whole - done, rate),
             "started_at": started,
             "finished_at": before.finished_at or (_time(observed.now) if full else None),
             "not_ready": tuple(lacking[:MOST_NOT_READY]),
@@ -105,7 +121,7 @@ def _resolved(
 
 
 def _cached(targets: Sequence[Node], lacking: Sequence[NodeProgress], changes: Changes) -> DataCacheState:
-    failed = [one for one in lacking if Reason[_name(one.reason)] not in _WAITS]
+    failed = [one for one in lacking if reason_named(one.reason) not in _WAITS]
     said = f"{len(targets) - len(lacking)} of {len(targets)} target nodes have it"
     if not targets:
         changes.set(ConditionType.CACHED, False, Reason.NO_TARGET_NODES, "no node is there to put pods on")
@@ -114,10 +130,12 @@ def _cached(targets: Sequence[Node], lacking: Sequence[NodeProgress], changes: C
         changes.set(ConditionType.CACHED, True, Reason.ALL_NODES_READY, said)
         return DataCacheState.READY
     if failed:
-        reasons = {one.reason for one in failed}
-        reason = Reason[_name(failed[0].reason)] if len(reasons) == 1 else Reason.NODES_FAILED
+        reasons = {reason_named(one.reason) for one in failed}
         first = failed[0]
-        changes.set(ConditionType.CACHED, False, reason, f"{said}; {first.node}: {first.message}")
+        reason = reason_named(first.reason) if len(reasons) == 1 else Reason.NODES_FAILED
+        known = False if reasons - _UNKNOWN else None
+        word = f"{first.reason}: " if reason is Reason.NODES_FAILED else ""
+        changes.set(ConditionType.CACHED, known, reason, f"{said}; {first.node}: {word}{first.message}")
         return DataCacheState.DEGRADED
     changes.set(ConditionType.CACHED, False, Reason.FILLING, said)
     return DataCacheState.FILLING
@@ -133,20 +151,23 @@ def _drift(cache: ModelDataCacheConfig, changes: Changes) -> None:
         changes.set(ConditionType.SOURCE_DRIFTED, False, Reason.SOURCE_UNCHANGED, "as it was listed")
 
 
-def _bytes(observed: Observed, cache: ModelDataCacheConfig, targets: Sequence[Node]) -> int:
+def _moved(observed: Observed, cache: ModelDataCacheConfig, targets: Sequence[Node]) -> int:
     found = (entry(report(observed, node), cache) for node in targets)
     return sum(one.bytes_done for one in found if one is not None)
 
 
+def _speed(lacking: Sequence[NodeProgress]) -> int | None:
+    rates = [one.bytes_per_second for one in lacking if one.bytes_per_second is not None]
+    return sum(rates) if rates else None
+
+
 def _only_progress(before: DataCacheStatus, status: DataCacheStatus) -> bool:
-    """Whether nothing differs but how many bytes there are."""
+    """Whether nothing differs but how many bytes there are, and how fast more come."""
+    none = {"bytes_done": 0, "bytes_per_second": None, "eta_seconds": None}
 
     def still(of: DataCacheStatus) -> DataCacheStatus:
-        nodes = tuple(
-            one.model_copy(update={"bytes_done": 0, "bytes_per_second": None, "eta_seconds": None})
-            for one in of.not_ready
-        )
-        return of.model_copy(update={"bytes_done": 0, "progress_at": None, "not_ready": nodes})
+        nodes = tuple(one.model_copy(update=none) for one in of.not_ready)
+        return of.model_copy(update={**none, "progress_at": None, "not_ready": nodes})
 
     return still(before) == still(status)
 
@@ -202,10 +223,8 @@ def say_endpoint(
     ready = 0
     if cache is not None:
         ready = sum(verified(observed, node, cache) for node in targets)
-        resolved = next((one for one in cache.status.conditions if one.type == ConditionType.RESOLVED), None)
-        if resolved is not None and resolved.status != "True":
-            changes.set(ConditionType.RESOLVED, False, Reason[_name(resolved.reason)], resolved.message)
         _drift(cache, changes)
+    _of_caches(observed, cache, changes)
     serving = deployment is not None and deployment.ours and deployment.ready_replicas > 0
     status = ServingStatus(
         observed_generation=endpoint.metadata.generation,
@@ -227,13 +246,38 @@ def say_endpoint(
 
 def tell(observed: Observed, changes: Changes, draft: Draft) -> None:
     """Write an Event about the endpoint for each transition."""
-    endpoint = observed.endpoint
+    for event in events_of(observed.endpoint, changes):
+        draft.add(event)
+
+
+def events_of(endpoint: Endpoint, changes: Changes) -> Iterator[Event]:
+    """An Event about an endpoint for each of its transitions."""
     for one in changes.transitions:
-        warning = one.reason in _WARNINGS
-        message = f"{one.type.value} is {one.true}: {one.message}"
-        why = f"{one.type.value} has changed"
+        message = f"{one.type} is {one.status}: {one.message}"
         place = (endpoint.kind, endpoint.namespace, endpoint.name, endpoint.uid)
-        draft.add(Event(*place, warning, one.reason.value, message[:1024], why))
+        warning = reason_named(one.reason) in _WARNINGS
+        yield Event(*place, warning, one.reason, message, f"{one.type} has changed")
+
+
+def _of_caches(observed: Observed, cache: ModelDataCacheConfig | None, changes: Changes) -> None:
+    """What is said of the caches is said of the endpoint, so that who looks at that alone knows why."""
+    if cache is not None:
+        for one in cache.status.conditions:
+            if one.type in (ConditionType.RESOLVED, ConditionType.CACHED):
+                changes.copy(one)
+    if not keeps_images(observed.endpoint):
+        return
+    of_images = [
+        one
+        for name in map(image_cache_name, images(observed.endpoint))
+        for cached in observed.image_caches
+        if cached.name == name
+        for one in cached.status.conditions
+        if one.type == ConditionType.IMAGE_CACHED
+    ]
+    if of_images:
+        # The first that something is wrong with, else that of the engine's image.
+        changes.copy(min(of_images, key=lambda one: one.status == "True"))
 
 
 def _available(observed: Observed, changes: Changes) -> None:
@@ -255,6 +299,8 @@ def _available(observed: Observed, changes: Changes) -> None:
 
 def _rollover(which: Versions, gate: Gate | None, changes: Changes) -> None:
     if not which.rolling_over or which.active is None:
+        if changes.knew(ConditionType.ROLLING_OVER):
+            changes.set(ConditionType.ROLLING_OVER, False, Reason.COMPLETE, "pods load what is wanted")
         return
     said = f"from {which.active.name} to {which.wanted_name}"
     if gate is not None:
@@ -270,10 +316,6 @@ def _phase(which: Versions, deployed: bool, serving: bool, problem: bool) -> Pha
     if serving:
         return Phase.SERVING
     return Phase.DEPLOYING if deployed else Phase.CACHING
-
-
-def _name(reason: str) -> str:
-    return next((one.name for one in Reason if one.value == reason), Reason.DEFECT.name)
 
 
 def _time(now: float) -> datetime:

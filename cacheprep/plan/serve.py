@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cacheprep.api import ModelDataCacheConfig, ModelImageCache
+from cacheprep.api import Endpoint, ModelDataCacheConfig, ModelImageCache
 from cacheprep.plan import workload
-from cacheprep.plan.actions import Apply, Delete, Scale
+from cacheprep.plan.actions import Apply, Delete, Scale, SetRolling
 from cacheprep.plan.draft import Draft, stamp
 from cacheprep.plan.gate import Gate
 from cacheprep.plan.identity import image_cache_name
-from cacheprep.plan.observed import Observed
+from cacheprep.plan.observed import Deployment, Observed
 from cacheprep.plan.settings import Settings
 from cacheprep.plan.versions import Versions, breaks_first
 
@@ -75,11 +75,20 @@ def _write(observed: Observed, cache: ModelDataCacheConfig | None, settings: Set
         manifest = stamp(workload.deployment(endpoint, cache, images, settings))
         loading = f"pods load from {name}" if name else "pods fetch the model themselves"
         draft.add(Apply(manifest, f"the gate is open: {loading}" if deployment is None else loading))
+    elif deployment is not None:
+        _set_rolling(endpoint, deployment, draft)
     if endpoint.spec.autoscaling is not None:
         return
     wanted = 1 if endpoint.spec.replicas is None else endpoint.spec.replicas
     if wanted != (1 if deployment is None else deployment.replicas):
         draft.add(Scale(endpoint.namespace, endpoint.name, wanted, f"replicas: {wanted}"))
+
+
+def _set_rolling(endpoint: Endpoint, deployment: Deployment, draft: Draft) -> None:
+    rolling = workload.rolling(endpoint)
+    if deployment.rolling != (str(rolling["maxSurge"]), str(rolling["maxUnavailable"])):
+        why = f"rollover: {endpoint.spec.cache_policy.rollover.value}"
+        draft.add(SetRolling(endpoint.namespace, endpoint.name, rolling, why))
 
 
 def images_of(observed: Observed) -> list[ModelImageCache] | None:

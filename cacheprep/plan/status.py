@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from cacheprep.api import InferenceEndpointConfig, JumpStartModel, ModelDataCacheConfig, ModelImageCache
 from cacheprep.api.model import Model
@@ -24,8 +24,8 @@ def write_status(of: Reported, status: Model, why: str, draft: Draft) -> None:
         draft.add(SetStatus(of.kind, of.namespace, of.name, version, status.write(), why))
 
 
-def told(text: Any, most: int = 3) -> str:
+def told(text: Iterable[str], most: int = 3, separator: str = ", ") -> str:
     """The first of several, and how many more there are."""
     several = list(text)
     more = f" and {len(several) - most} more" if len(several) > most else ""
-    return ", ".join(several[:most]) + more
+    return separator.join(several[:most]) + more

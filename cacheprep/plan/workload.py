@@ -81,19 +81,23 @@ def deployment(
         },
         "spec": _pod_spec(endpoint, cache, images, settings),
     }
-    # GPUs that hold one version only leave no room for another pod beside the old ones.
-    breaks = endpoint.spec.cache_policy.rollover is Rollover.BREAK_BEFORE_MAKE
-    rolling = {"maxSurge": 0, "maxUnavailable": "25%"} if breaks else {"maxSurge": "25%", "maxUnavailable": 0}
     return _object(
         endpoint,
         ("apps/v1", "Deployment", endpoint.name),
         {
             "selector": {"matchLabels": selector(endpoint)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling(endpoint)},
             "template": template,
         },
         {WORKLOAD: workload(endpoint, cache is not None), **_loads(cache)},
     )
+
+
+def rolling(endpoint: Endpoint) -> JsonObject:
+    """How the Deployment rolls out: GPUs that hold one version only have no room for a pod beside the old."""
+    if endpoint.spec.cache_policy.rollover is Rollover.BREAK_BEFORE_MAKE:
+        return {"maxSurge": 0, "maxUnavailable": "25%"}
+    return {"maxSurge": "25%", "maxUnavailable": 0}
 
 
 def beside(endpoint: Endpoint) -> list[JsonObject]:

@@ -8,8 +8,14 @@ import pytest
 
 from cacheprep.agent.claims import Claims
 from cacheprep.agent.disks import Disks, Found
-from cacheprep.agent.report import HEARTBEAT_SECONDS, Node, status_of, worth_writing, written
-from cacheprep.api.caches import MOST_CACHES_OF_A_NODE, NodeCacheStatus, NodeModelCache, RootStatus
+from cacheprep.agent.report import Node, status_of, worth_writing, written
+from cacheprep.api.caches import (
+    HEARTBEAT_SECONDS,
+    MOST_CACHES_OF_A_NODE,
+    NodeCacheStatus,
+    NodeModelCache,
+    RootStatus,
+)
 from cacheprep.store.layout import State
 from tests.agent.found import ROOT, found
 

@@ -15,7 +15,7 @@ SAMPLES = Path(__file__).parents[2] / "manifests" / "operator" / "samples"
 @pytest.mark.parametrize("kind", ["data", "image"])
 def test_a_cache_that_has_gone_is_noticed_so_that_its_labels_go_whoever_deleted_it(kind: str) -> None:
     heard = []
-    world = World(lambda _: None, lambda: heard.append(1))
+    world = World(lambda _: None, lambda: heard.append(1), lambda: 0.0)
     index, sample = {
         "data": (world.data_caches, "model-data-cache-config.yaml"),
         "image": (world.image_caches, "model-image-cache.yaml"),

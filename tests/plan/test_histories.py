@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacheprep.failures import Reason as FailureReason
+from cacheprep.plan.actions import Event, SetStatus
 from tests.plan.world import World, spec
 
 Happening = Callable[[World], None]
@@ -102,6 +103,27 @@ def test_no_promise_is_broken_and_it_settles_to_a_plan_that_is_empty(history: li
         happening(world)
     world.settle()
     assert world.step().actions == ()
+
+
+@settings(max_examples=50)
+@given(histories)
+def test_an_event_is_written_for_a_condition_that_has_changed_and_once(history: list[Happening]) -> None:
+    world = World()
+    for happening in history:
+        happening(world)
+    world.settle()
+    before: dict[str, tuple[str, str]] = {}
+    after: dict[str, tuple[str, str]] = {}
+    for action in world.finished:
+        if isinstance(action, SetStatus) and action.kind == "InferenceEndpointConfig":
+            conditions = action.status.get("conditions", ())
+            before, after = after, {one["type"]: (one["status"], one["reason"]) for one in conditions}
+        elif isinstance(action, Event):
+            condition, _, status = action.message.partition(":")[0].partition(" is ")
+            if status:
+                said = status, action.reason
+                assert after[condition] == said != before.get(condition), action
+                before[condition] = said
 
 
 @settings(max_examples=50)

@@ -6,6 +6,7 @@ import gzip
 import json
 from base64 import b64decode
 from dataclasses import replace
+from datetime import datetime
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
@@ -14,16 +15,20 @@ import click
 import pytest
 import yaml
 
+from cacheprep.api.conditions import Reason
+from cacheprep.api.model import MOST_MESSAGE
 from cacheprep.api.names import CACHE_KEY, FINALIZER, IMAGE_READY, MANAGER, WEIGHTS_READY
 from cacheprep.commands import cacheprep
 from cacheprep.failures import Reason as FailureReason
 from cacheprep.listing import File, Listing
-from cacheprep.plan.actions import Apply, Delete, Event, Scale, SetStatus
+from cacheprep.plan.actions import Apply, Delete, Event, LabelNode, Scale, SetStatus
+from cacheprep.plan.fill import progress
 from cacheprep.plan.identity import image_cache_name, image_identity
 from cacheprep.plan.jobs import fill_job
 from cacheprep.plan.listings import PART_BYTES, config_maps
 from cacheprep.plan.observed import Component, Job, JobState, Pod
 from cacheprep.plan.plan import plan
+from cacheprep.plan.possession import SILENT_SECONDS
 from cacheprep.plan.retry import next_attempt
 from cacheprep.plan.settings import Settings
 from cacheprep.plan.versions import versions
@@ -65,10 +70,13 @@ def test_the_source_is_listed_once_and_every_node_fetches_exactly_that() -> None
         assert "--listing=/listing" in container["args"]
 
 
-def test_a_settled_state_has_an_empty_plan_and_wakes_nobody_but_for_drift() -> None:
+def test_a_settled_state_has_an_empty_plan_and_wakes_nobody_but_for_drift_and_silent_agents() -> None:
     world = serving(cachePolicy={"drift": {"enabled": False}})
+    said = min(one["status"]["observedAt"] for one in world.said.values())
     made = plan(world.observed(), world.settings)
-    assert made == ((), None)
+    assert made == ((), datetime.fromisoformat(said).timestamp() + SILENT_SECONDS)
+    world = serving(modelCacheConfig={})
+    assert plan(world.observed(), world.settings) == ((), None)
 
 
 def test_every_action_says_why() -> None:
@@ -465,6 +473,50 @@ def test_another_image_is_rolled_out_at_once_and_its_cache_does_not_gate() -> No
     assert [one["spec"]["image"] for one in world.own("ModelImageCache")] == ["vllm/vllm-openai:v2"]
 
 
+def test_how_pods_are_replaced_changes_at_once_and_restarts_none() -> None:
+    world = serving()
+    world.settings = replace(world.settings, image="warmroute/cacheprep:next")
+    before, pods = len(applied(world, "Deployment")), dict(world.pods)
+    world.policy(rollover="breakBeforeMake")
+    world.settle()
+    assert world.deployment is not None
+    rolling = world.deployment["spec"]["strategy"]["rollingUpdate"]
+    assert rolling == {"maxSurge": 0, "maxUnavailable": "25%"}
+    assert len(applied(world, "Deployment")) == before
+    assert world.pods == pods
+
+
+def test_turning_the_image_cache_on_has_the_image_on_nodes_at_once_and_restarts_no_pod() -> None:
+    world = serving(modelCacheConfig={"weightsCache": {"enabled": True}})
+    pods = {uid for uid, pod in world.pods.items() if pod.endpoint}
+    assert not labelled(world, IMAGE_READY)
+    world.edit(modelCacheConfig={"weightsCache": {"enabled": True}, "imageCache": {"enabled": True}})
+    world.settle()
+    assert labelled(world, IMAGE_READY) == set(world.nodes)
+    assert {uid for uid, pod in world.pods.items() if pod.endpoint} == pods
+    world.image("vllm/vllm-openai:v2")
+    world.settle()
+    assert world.deployment is not None
+    affinity = world.deployment["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    preferred = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert [one["weight"] for one in preferred] == [100, 50], "new pods prefer it from the next template on"
+
+
+def test_a_rollover_is_said_to_be_complete() -> None:
+    world = serving()
+    assert world.condition("RollingOver") is None
+    world.version = 2
+    world.edit(modelSource={"s3": {"uri": "s3://models/other/"}})
+    world.rest()
+    during = world.condition("RollingOver")
+    world.settle()
+    after = world.condition("RollingOver")
+    assert during is not None
+    assert after is not None
+    assert (during["status"], during["reason"]) == ("True", "FillingNext")
+    assert (after["status"], after["reason"]) == ("False", "Complete")
+
+
 def test_disabling_caches_restarts_no_pod_and_takes_labels_slices_and_daemon_sets_away_at_once() -> None:
     world = serving()
     pods = {uid for uid, pod in world.pods.items() if pod.endpoint}
@@ -616,6 +668,85 @@ def test_nodes_of_an_architecture_that_the_image_lacks_are_no_targets_once_one_h
     assert statuses["ModelImageCache"]["conditions"][0]["reason"] == "ArchitectureMismatch"
 
 
+A, B = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+
+
+def kept(world: World, **digests: tuple[str, bool]) -> tuple[set[str], Json]:
+    """Where the image is ready, and its status, when the pods that keep it have these digests by node."""
+    (cache,) = world.own("ModelImageCache")
+    for uid, pod in world.pods.items():
+        name = pod.node.replace("-", "_")
+        if pod.cache == cache["metadata"]["name"] and name in digests:
+            digest, pulled = digests[name]
+            world.pods[uid] = replace(pod, digest=digest, pulled=pulled)
+    world.rest()
+    (cache,) = world.own("ModelImageCache")
+    return labelled(world, IMAGE_READY), cache["status"]
+
+
+def test_a_node_on_which_the_tag_means_another_image_than_on_most_is_not_ready_and_is_named() -> None:
+    world = serving()
+    ready, status = kept(world, node_0=(A, True), node_1=(B, True), node_2=(A, True))
+    assert ready == {"node-0", "node-2"}
+    assert (status["phase"], status["cached"], status["digest"]) == ("Degraded", 2, A)
+    (condition,) = status["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "DigestMismatch")
+    assert f"2 of 3 nodes keep it as {A}; node-1: {B}. Name the image by its digest" in condition["message"]
+    of_endpoint = world.condition("ImageCached")
+    assert of_endpoint is not None
+    assert of_endpoint["message"] == condition["message"]
+
+
+def test_of_as_many_nodes_the_digest_stays_that_was_wanted_before() -> None:
+    for first, second in ((A, B), (B, A)):
+        world = World(nodes=2)
+        world.settle()
+        kept(world, node_0=(first, True))
+        ready, status = kept(world, node_1=(second, True))
+        assert (ready, status["digest"]) == ({"node-0"}, first)
+
+
+def test_an_image_that_was_put_on_a_node_without_a_registry_differs_from_none() -> None:
+    world = serving()
+    ready, status = kept(world, node_0=(A, True), node_1=(B, False), node_2=("", False))
+    assert ready == set(world.nodes)
+    assert (status["phase"], status["digest"]) == ("Cached", A)
+
+
+def test_architectures_have_digests_of_their_own() -> None:
+    world = serving()
+    world.add_node("arm", labels={"kubernetes.io/arch": "arm64"})
+    world.settle()
+    ready, _ = kept(world, node_0=(A, True), node_1=(A, True), node_2=(A, True), arm=(B, True))
+    assert ready == set(world.nodes)
+
+
+def test_what_a_digest_names_is_that_image_whatever_the_runtime_calls_it() -> None:
+    container = {"name": "vllm", "image": f"vllm/vllm-openai@{A}"}
+    world = serving(engine={"template": {"spec": {"containers": [container]}}})
+    ready, _ = kept(world, node_0=(A, True), node_1=(B, True), node_2=(B, True))
+    assert ready == set(world.nodes)
+
+
+def test_two_tags_of_one_digest_count_once_on_a_node_whichever_of_them_keeps_it() -> None:
+    world = serving()
+    (mine,) = world.own("ModelImageCache")
+    kept(world, node_0=(A, True), node_1=(A, True), node_2=(A, True))
+    for uid, pod in list(world.pods.items()):
+        if pod.cache and pod.node == "node-2":
+            del world.pods[uid]
+    other = Pod("other", "other", cache="image-of-another-tag", ready=True, pulled=True, created=world.now)
+    tags = (replace(other, node="node-1", digest=A), replace(other, uid="o2", node="node-2", digest=A))
+    made = plan(replace(world.observed(), pods=(*world.observed().pods, *tags)), world.settings)
+    assert made.actions == (), "node-1 has it twice, node-2 by the other tag"
+    moved = replace(other, uid="o2", node="node-2", digest=B)
+    made = plan(replace(world.observed(), pods=(*world.observed().pods, moved)), world.settings)
+    (gone,) = (one for one in made.actions if isinstance(one, LabelNode))
+    assert (gone.node, gone.label, gone.value) == ("node-2", IMAGE_READY + mine["metadata"]["uid"], None)
+    (status,) = (one.status for one in made.actions if isinstance(one, SetStatus) and "cached" in one.status)
+    assert status["cached"] == 2
+
+
 def test_an_image_goes_with_the_last_endpoint_of_the_namespace_that_runs_it() -> None:
     world = serving()
     observed = world.observed()
@@ -700,6 +831,7 @@ def test_progress_is_written_at_most_every_30_s_and_5_percent() -> None:
     written = []
     for percent in range(1, 61):
         world.disks["node-0"].bytes[key] = TOTAL * percent // 100
+        world.disks["node-0"].rates[key] = 2
         world.run_agents()
         world.finished.clear()
         world.step()
@@ -711,9 +843,11 @@ def test_progress_is_written_at_most_every_30_s_and_5_percent() -> None:
         world.now += 5
     (cache,) = world.own("ModelDataCacheConfig")
     (node,) = (one for one in cache["status"]["notReady"] if one["node"] == "node-0")
-    # Of 1000 bytes 1 % came every 5 s.
-    assert 1 <= node["bytesPerSecond"] <= 2
-    assert node["etaSeconds"] == pytest.approx((TOTAL - node["bytesDone"]) / node["bytesPerSecond"], abs=1)
+    status = cache["status"]
+    assert node["bytesPerSecond"] == status["bytesPerSecond"] == 2
+    assert node["etaSeconds"] == (TOTAL - node["bytesDone"]) // 2
+    assert status["etaSeconds"] == (3 * TOTAL - status["bytesDone"]) // 2
+    # Of 1000 bytes 1 % came every 5 s, and 3 nodes are to have them.
     assert 2 <= len(written) <= 10
     assert all(later - earlier >= 30 for earlier, later in pairwise(written[1:]))
 
@@ -728,6 +862,156 @@ def test_events_are_written_on_transitions_only() -> None:
     world.finished.clear()
     world.settle()
     assert world.finished == []
+
+
+def test_no_rate_and_no_time_left_is_said_where_nothing_moves() -> None:
+    world = World()
+    world.round()
+    world.round()
+    key = world.listing(1).digest()[:40]
+    world.disks["node-0"].bytes[key] = 400
+    world.run_agents()
+    world.rest()
+    (cache,) = world.own("ModelDataCacheConfig")
+    assert not {"bytesPerSecond", "etaSeconds"} & cache["status"].keys()
+    world.disks["node-0"].rates[key] = 0
+    world.run_agents()
+    world.now += 31
+    lacking = progress(world.observed(), world.data_caches()[0], world.observed().nodes, world.settings)
+    (node,) = (one for one in lacking if one.node == "node-0")
+    assert (node.bytes_per_second, node.eta_seconds) == (0, None)
+
+
+def failed(world: World, node: str, said: str) -> None:
+    """The Job that fills a node has failed, and its pod has said why."""
+    for name, (manifest, job) in world.jobs.items():
+        if job.node == node:
+            ended = replace(job, state=JobState.FAILED, finished=world.now, message=f"Job {name}: {said}")
+            world.jobs[name] = (manifest, replace(ended, failure=FailureReason.ACCESS_DENIED))
+
+
+def begun() -> World:
+    """A world in which Jobs fetch to nodes."""
+    world = World()
+    world.round()
+    world.rest()
+    world.run_agents()
+    world.rest()
+    assert fill_jobs(world)
+    return world
+
+
+def test_what_the_pod_of_a_failed_job_said_is_told_of_node_cache_and_endpoint_with_what_to_do() -> None:
+    world = begun()
+    failed(world, "node-1", "s3://models/llama/: 403 Forbidden")
+    world.finished.clear()
+    world.rest()
+    (cache,) = world.own("ModelDataCacheConfig")
+    (node,) = (one for one in cache["status"]["notReady"] if one["node"] == "node-1")
+    assert node["reason"] == "AccessDenied"
+    assert node["message"].endswith(": s3://models/llama/: 403 Forbidden")
+    (of_cache,) = (one for one in cache["status"]["conditions"] if one["type"] == "Cached")
+    of_endpoint = world.condition("Cached")
+    assert of_endpoint is not None
+    assert (of_endpoint["status"], of_endpoint["reason"]) == ("False", "AccessDenied")
+    assert of_endpoint["message"] == of_cache["message"]
+    assert "node-1: Job fill-" in of_cache["message"]
+    assert of_cache["message"].endswith(f"403 Forbidden. {Reason.ACCESS_DENIED.remedy}")
+    (event,) = (one for one in world.finished if isinstance(one, Event) and one.reason == "AccessDenied")
+    assert event.warning
+    assert event.message == f"Cached is False: {of_cache['message']}"
+
+
+def test_what_to_do_is_told_however_long_the_message_is() -> None:
+    world = begun()
+    failed(world, "node-1", "x" * 5000)
+    world.rest()
+    condition = world.condition("Cached")
+    assert condition is not None
+    assert len(condition["message"]) == MOST_MESSAGE
+    assert condition["message"].endswith(Reason.ACCESS_DENIED.remedy)
+
+
+def test_a_job_whose_pod_cannot_start_is_not_called_filling() -> None:
+    world = begun()
+    why = 'CreateContainerConfigError: secret "keys" not found'
+    for name, (manifest, job) in world.jobs.items():
+        world.jobs[name] = (manifest, replace(job, waiting=why))
+    world.rest()
+    condition = world.condition("Cached")
+    assert condition is not None
+    assert condition["reason"] == "JobPending"
+    assert why in condition["message"]
+
+
+# --- Agents that are silent ---
+
+
+def test_a_node_whose_agent_says_nothing_any_more_is_not_ready_for_ever() -> None:
+    world = serving()
+    world.now += SILENT_SECONDS - 10
+    world.run_agents(["node-0", "node-1"])
+    world.rest()
+    assert labelled(world, WEIGHTS_READY) == set(world.nodes), "it may still be heard"
+    world.now += 10
+    world.finished.clear()
+    world.rest()
+    assert labelled(world, WEIGHTS_READY) == {"node-0", "node-1"}
+    (cache,) = world.own("ModelDataCacheConfig")
+    (node,) = cache["status"]["notReady"]
+    assert (node["node"], node["reason"]) == ("node-2", "AgentSilent")
+    assert "has said nothing since 20" in node["message"]
+    condition = world.condition("Cached")
+    assert condition is not None
+    # Whether the node has it nobody knows.
+    assert (condition["status"], condition["reason"]) == ("Unknown", "AgentSilent")
+    assert not [one for one in world.finished if isinstance(one, Apply) and one.kind == "Job"]
+    world.settle()
+    assert labelled(world, WEIGHTS_READY) == set(world.nodes), "it is heard again"
+
+
+def test_pods_on_a_node_whose_agent_is_silent_are_cold_and_serve_on() -> None:
+    world = serving()
+    pods = dict(world.pods)
+    world.now += SILENT_SECONDS
+    world.run_agents(["node-1", "node-2"])
+    world.rest()
+    (one,) = world.own("EndpointSlice")
+    assert {each["nodeName"]: each["conditions"]["ready"] for each in one["endpoints"]} == {
+        "node-0": False,
+        "node-1": True,
+    }
+    assert world.pods == pods
+
+
+def test_when_an_agent_was_heard_goes_by_the_clock_of_who_listens() -> None:
+    world = serving()
+    world.now += 2 * SILENT_SECONDS
+    observed = replace(world.observed(), heard=dict.fromkeys(world.nodes, world.now - 1))
+    assert plan(observed, world.settings).actions == ()
+
+
+def test_a_node_that_was_not_ready_gives_its_agent_the_same_time_from_when_it_is() -> None:
+    world = serving()
+    world.now += 2 * SILENT_SECONDS
+    world.run_agents(["node-1", "node-2"])
+    world.change_node("node-0", ready=False)
+    world.rest()
+    assert "node-0" in labelled(world, WEIGHTS_READY)
+    world.change_node("node-0", ready=True, ready_since=world.now)
+    world.rest()
+    assert "node-0" in labelled(world, WEIGHTS_READY)
+
+
+def test_an_agent_that_never_spoke_is_missing_and_not_silent() -> None:
+    world = serving()
+    world.add_node("node-0")
+    world.now += 2 * SILENT_SECONDS
+    world.run_agents(["node-1", "node-2"])
+    world.rest()
+    (cache,) = world.own("ModelDataCacheConfig")
+    (node,) = cache["status"]["notReady"]
+    assert (node["node"], node["reason"]) == ("node-0", "AgentMissing")
 
 
 def test_a_root_that_the_operator_does_not_allow_is_refused_and_what_serves_goes_on() -> None:

@@ -47,6 +47,7 @@ from cacheprep.plan.actions import (
     RecordListing,
     Scale,
     SetFinalizer,
+    SetRolling,
     SetStatus,
 )
 from cacheprep.plan.labels import orphans
@@ -64,6 +65,7 @@ from cacheprep.plan.observed import (
     SliceEndpoint,
 )
 from cacheprep.plan.plan import Plan, plan
+from cacheprep.plan.possession import silent
 from cacheprep.plan.release import removable
 from cacheprep.plan.settings import Settings
 from cacheprep.plan.targets import targets
@@ -98,6 +100,8 @@ class Disk:
     """What is on a node's disk, by key: bytes that are there."""
 
     bytes: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, int] = field(default_factory=dict)
+    """Bytes per second of what is being fetched."""
 
 
 class World:
@@ -241,7 +245,9 @@ class World:
     def _entry(self, node: str, key: str, held: int) -> JsonObject:
         used = any(pod.node == node and pod.cache_key == key for pod in self.pods.values())
         state = "ready" if held == TOTAL else "partial"
-        place = {"namespace": NAMESPACE, "root": ROOT, "key": key}
+        place: JsonObject = {"namespace": NAMESPACE, "root": ROOT, "key": key}
+        if state == "partial" and key in self.disks[node].rates:
+            place["bytesPerSecond"] = self.disks[node].rates[key]
         return {**place, "state": state, "bytesTotal": TOTAL, "bytesDone": held, "inUse": used}
 
     def run_deployment(self) -> None:
@@ -335,7 +341,9 @@ class World:
             name: {key: value for key, value in one["status"].items() if key != "observedAt"}
             for name, one in self.said.items()
         }
-        whole = (sorted(self.pods), sorted(self.jobs), said, [job for _, job in self.jobs.values()])
+        observed = self.observed() if self.endpoint is not None else None
+        unheard = [node.name for node in self.nodes.values() if observed and silent(observed, node)]
+        whole = (unheard, sorted(self.pods), sorted(self.jobs), said, [job for _, job in self.jobs.values()])
         serving = (self.deployment is None, self.replicas, self.rolled_out)
         return repr((whole, serving, sorted(self.objects), self.nodes, self.disks, self.endpoint))
 
@@ -416,6 +424,7 @@ class World:
             return None
         metadata = self.deployment["metadata"]
         annotations = metadata["annotations"]
+        rolling = self.deployment["spec"]["strategy"]["rollingUpdate"]
         return Deployment(
             uid=metadata["uid"],
             ours=True,
@@ -426,6 +435,7 @@ class World:
             replicas=self.replicas,
             ready_replicas=sum(bool(pod.endpoint) for pod in self.pods.values()),
             rolled_out=self.rolled_out,
+            rolling=(str(rolling["maxSurge"]), str(rolling["maxUnavailable"])),
             deleting="deletionTimestamp" in metadata,
         )
 
@@ -568,6 +578,9 @@ class World:
                 self._delete(action.kind, action.name)
             case Scale():
                 self.replicas, self.rolled_out = action.replicas, False
+            case SetRolling():
+                assert self.deployment is not None
+                self.deployment["spec"]["strategy"]["rollingUpdate"] = action.rolling
             case LabelNode():
                 self._label(action)
             case SetStatus():
