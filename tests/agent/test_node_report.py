@@ -69,6 +69,17 @@ def test_progress_is_told_after_30_s_and_5_percent(done: int, after: float, told
     assert worth_writing(status(FETCHING), now) is told
 
 
+def fetching(rate: int | None, after: float = 0) -> NodeCacheStatus:
+    return status(found("a", State.PARTIAL, bytes_done=100, bytes_per_second=rate), after=after)
+
+
+def test_that_somebody_fetches_is_told_at_once_and_how_fast_with_the_progress_only() -> None:
+    assert worth_writing(fetching(None), fetching(5, after=1))
+    assert worth_writing(fetching(5), fetching(None, after=1))
+    assert not worth_writing(fetching(5), fetching(50, after=60))
+    assert fetching(5).caches[0].bytes_per_second == 5
+
+
 @pytest.mark.parametrize(("available", "told"), [(490, True), (491, False)])
 def test_room_is_told_once_a_hundredth_of_the_disk_has_gone(available: int, told: bool) -> None:
     assert worth_writing(status(), status(available=available, after=30)) is told

@@ -70,6 +70,15 @@ def test_a_nodes_heartbeat_is_not_read() -> None:
     assert reading.node(node("1")).ready
 
 
+def test_since_when_a_node_is_ready_is_read() -> None:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": AT}
+    status = {"conditions": [ready], "nodeInfo": {"bootID": "b"}}
+    item = {"metadata": {"name": "a", "uid": "u"}, "status": status}
+    assert reading.node(item).ready_since == SECONDS
+    ready["status"] = "Unknown"
+    assert (reading.node(item).ready, reading.node(item).ready_since) == (False, 0.0)
+
+
 def deployment(**status: int) -> dict[str, Any]:
     owner = {"uid": "u", "controller": True}
     return {
@@ -80,9 +89,17 @@ def deployment(**status: int) -> dict[str, Any]:
             "generation": 2,
             "ownerReferences": [owner],
         },
-        "spec": {"replicas": 2, "template": {"metadata": {}}},
+        "spec": {
+            "replicas": 2,
+            "template": {"metadata": {}},
+            "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}},
+        },
         "status": status,
     }
+
+
+def test_how_a_deployment_rolls_out_is_read_as_text_since_it_is_a_number_or_a_share() -> None:
+    assert reading.deployment(deployment()).deployment.rolling == ("0", "25%")
 
 
 def test_a_deployment_is_rolled_out_when_all_pods_are_of_its_newest_template_and_available() -> None:
@@ -140,6 +157,103 @@ def test_an_image_of_another_architecture_is_told_from_one_that_cannot_be_pulled
     assert reading.pod(pod(state)).problem == problem
 
 
-@pytest.mark.parametrize("written", ["docker.io/vllm@sha256:ab", "sha256:ab"])
-def test_an_images_digest_is_read_as_runtimes_write_it(written: str) -> None:
-    assert reading.pod(pod({"imageID": written})).digest == "sha256:ab"
+@pytest.mark.parametrize(
+    ("written", "pulled"), [("docker.io/vllm@sha256:ab", True), ("sha256:ab", False)], ids=["pulled", "put"]
+)
+def test_an_images_digest_is_read_as_runtimes_write_it(written: str, pulled: bool) -> None:
+    found = reading.pod(pod({"imageID": written}))
+    assert (found.digest, found.pulled) == ("sha256:ab", pulled)
+
+
+# --- Why a Job's pod failed, or does not start ---
+
+
+def job_pod(created: str = AT, **status: Any) -> reading.JobPod:
+    owner = {"kind": "Job", "name": "fill-1", "controller": True}
+    metadata = {"name": "fill-1-x", "namespace": "llm", "uid": "u", "creationTimestamp": created}
+    return reading.job_pod({"metadata": {**metadata, "ownerReferences": [owner]}, "status": status})
+
+
+def ended(message: str, code: int = 3, reason: str = "Error") -> dict[str, Any]:
+    terminated = {"message": message, "exitCode": code, "reason": reason}
+    return {"containerStatuses": [{"state": {"terminated": terminated}}]}
+
+
+NOTE = '{"event": "note", "message": "AccessDenied: is what this note is not about"}'
+DENIED = failed("Container cacheprep for pod llm/x failed with exit code 3 matching FailJob rule at index 2")
+
+
+def test_a_failed_job_says_what_its_pod_said_last_and_not_its_exit_code() -> None:
+    said = f"{NOTE}\nAccessDenied: s3://weights/llama/: 403 Forbidden\n"
+    found = reading.with_words(reading.job(job(DENIED)), [job_pod(**ended(said))])
+    assert found.failure is Reason.ACCESS_DENIED
+    assert found.message == "Job fill-1: s3://weights/llama/: 403 Forbidden"
+
+
+@pytest.mark.parametrize(
+    ("printed", "why"),
+    [
+        ("Traceback (most recent call last):\n  File x\nMemoryError", "MemoryError"),
+        ("SourceUnavailable: no route\n" + NOTE, "SourceUnavailable: no route"),
+        (NOTE, "OOMKilled, exit code 137"),
+        ("", "OOMKilled, exit code 137"),
+    ],
+    ids=["a defect", "notes after it", "only notes", "nothing"],
+)
+def test_what_a_pod_said_last_is_why_it_ended_or_else_how(printed: str, why: str) -> None:
+    assert job_pod(**ended(printed, 137, "OOMKilled")).said == why
+
+
+def test_of_several_pods_of_a_job_the_newest_that_said_something_counts() -> None:
+    pods = [
+        job_pod("2026-01-31T12:01:00Z", **ended("InvalidRequest: second")),
+        job_pod("2026-01-31T12:00:00Z", **ended("InvalidRequest: first")),
+        job_pod("2026-01-31T12:02:00Z"),
+    ]
+    found = reading.with_words(reading.job(job(failed("it has reached the backoff limit"))), pods)
+    assert found.message == "Job fill-1: InvalidRequest: second"
+
+
+def test_a_failed_job_whose_pods_are_gone_says_what_kubernetes_says() -> None:
+    found = reading.job(job(DENIED))
+    assert reading.with_words(found, []) == found
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (
+            {
+                "containerStatuses": [
+                    {
+                        "state": {
+                            "waiting": {
+                                "reason": "CreateContainerConfigError",
+                                "message": 'secret "keys" not found',
+                            }
+                        }
+                    }
+                ]
+            },
+            'CreateContainerConfigError: secret "keys" not found',
+        ),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/4 nodes are available: 1 Insufficient memory",
+                    }
+                ]
+            },
+            "Unschedulable: 0/4 nodes are available: 1 Insufficient memory",
+        ),
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}, ""),
+        ({"containerStatuses": [{"state": {"running": {}}}]}, ""),
+    ],
+    ids=["a Secret lacks", "no room", "being made", "runs"],
+)
+def test_a_job_whose_pod_cannot_start_says_why(status: dict[str, Any], why: str) -> None:
+    assert reading.with_words(reading.job(job()), [job_pod(**status)]).waiting == why
