@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import aiohttp
+
 from cacheprep.api import (
     InferenceEndpointConfig,
     JumpStartModel,
@@ -25,6 +27,8 @@ Json = Mapping[str, Any]
 
 NOT_FOUND, CONFLICT = 404, 409
 """Statuses: the object is not there; it is not in the state that was asked for."""
+UNDONE = (ApiError, aiohttp.ClientError, OSError, ValueError)
+"""What a request raises that was refused, was not answered in time or at all, or whose answer is no JSON."""
 
 _OWN: tuple[type[Kind], ...] = (
     InferenceEndpointConfig,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 from cacheprep.agent.claims import Claims
@@ -10,15 +10,15 @@ from cacheprep.agent.disks import Disks, Found
 from cacheprep.api.caches import (
     HEARTBEAT_SECONDS,
     MOST_CACHES_OF_A_NODE,
+    PROGRESS_SECONDS,
+    PROGRESS_SHARE,
     CacheOnNode,
     NodeCacheStatus,
     NodeModelCache,
 )
-from cacheprep.api.model import MOST_MESSAGE, JsonObject
+from cacheprep.api.model import MOST_MESSAGE, JsonObject, moment
 from cacheprep.store.layout import State
 
-PROGRESS_SECONDS, PROGRESS_SHARE = 30.0, 0.05
-"""Progress is told at most so often (s), and once so much of a cache more has come."""
 ROOM_SHARE = 0.01
 """Room on a disk is told anew once so much of the disk has come or gone."""
 
@@ -85,7 +85,7 @@ def _cache(found: Found, claims: Claims | None) -> CacheOnNode:
         bytes_total=entry.bytes,
         bytes_done=entry.bytes_done,
         bytes_per_second=entry.bytes_per_second,
-        verified_at=None if entry.verified_at is None else datetime.fromtimestamp(entry.verified_at, UTC),
+        verified_at=None if entry.verified_at is None else moment(entry.verified_at),
         in_use=entry.in_use or (claims is not None and (place.namespace, place.key) in claims.used),
         message=entry.problem[:MOST_MESSAGE],
     )

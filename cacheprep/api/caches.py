@@ -19,6 +19,8 @@ MOST_NOT_READY = 50
 MOST_CACHES_OF_A_NODE = 512
 MOST_ROOTS = 16
 MOST_ENDPOINTS = 256
+PROGRESS_SECONDS, PROGRESS_SHARE = 30.0, 0.05
+"""Progress alone is written at most this often, and only when it is this much of the whole."""
 HEARTBEAT_SECONDS = 300.0
 """How old `observedAt` of a NodeModelCache may become though nothing changes, as kubelet's node status."""
 

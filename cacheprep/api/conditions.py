@@ -6,7 +6,7 @@ docs/model-cache.md has the reasons as a table, which is made from these lists.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -14,17 +14,26 @@ from cacheprep.api.model import Message, Model, Time
 from cacheprep.failures import Reason as FailureReason
 
 
-class ConditionType(StrEnum):
-    """What a condition is about. `about` says what True means."""
+class _Row(StrEnum):
+    """A word, and what is to be said of it: a row of a table."""
 
-    about: str
+    text: str
 
-    def __new__(cls, word: str, about: str) -> ConditionType:
-        """A member from its row of the table below."""
+    def __new__(cls, word: str, text: str) -> Self:
+        """A member from its row."""
         member = str.__new__(cls, word)
         member._value_ = word
-        member.about = about
+        member.text = text
         return member
+
+
+class ConditionType(_Row):
+    """What a condition is about."""
+
+    @property
+    def about(self) -> str:
+        """What True means."""
+        return self.text
 
     RESOLVED = "Resolved", "The source was listed; every node fetches exactly that listing."
     CACHED = "Cached", "All target nodes have the weights, verified."
@@ -38,17 +47,13 @@ class ConditionType(StrEnum):
     CLEANED_UP = "CleanedUp", "Files, labels and objects of what was deleted are gone."
 
 
-class Reason(StrEnum):
-    """Why a condition is as it is. `remedy` is what to do, in one line."""
+class Reason(_Row):
+    """Why a condition is as it is."""
 
-    remedy: str
-
-    def __new__(cls, word: str, remedy: str) -> Reason:
-        """A member from its row of the table below."""
-        member = str.__new__(cls, word)
-        member._value_ = word
-        member.remedy = remedy
-        return member
+    @property
+    def remedy(self) -> str:
+        """What to do, in one line."""
+        return self.text
 
     @property
     def nothing_to_do(self) -> bool:
@@ -160,9 +165,9 @@ class Reason(StrEnum):
     REMOVED = "Removed", "Nothing."
 
 
-def reason_of(failure: FailureReason) -> Reason:
-    """The reason of a condition for that of a failure."""
-    return Reason[failure.name]
+def reason_of(failure: FailureReason | None) -> Reason:
+    """The reason of a condition for that of a failure; None: something ended in a way that has none."""
+    return Reason.DEFECT if failure is None else Reason[failure.name]
 
 
 def reason_named(word: str) -> Reason:

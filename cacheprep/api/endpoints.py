@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from cacheprep.api.model import Resource, rules
-from cacheprep.api.serving import SCALE_RULE, ServingSpec, ServingStatus
+from cacheprep.api.model import Resource
+from cacheprep.api.serving import ServingSpec, ServingStatus
 from cacheprep.api.sources import CacheSource, JumpStartSource, ModelSource
 
 
 class InferenceEndpointSpec(ServingSpec):
     """A model, the engine that serves it, and what is kept on nodes for it."""
-
-    model_config = ConfigDict(json_schema_extra=rules(SCALE_RULE))
 
     model_source: ModelSource
 
@@ -38,8 +36,6 @@ class InferenceEndpointConfig(Resource):
 
 class JumpStartSpec(ServingSpec):
     """A model of SageMaker JumpStart, the engine that serves it, and what is kept on nodes for it."""
-
-    model_config = ConfigDict(json_schema_extra=rules(SCALE_RULE))
 
     model: JumpStartSource
 

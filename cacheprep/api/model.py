@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
@@ -73,10 +73,20 @@ def _utc(time: datetime) -> datetime:
     return time
 
 
+def moment(seconds: float) -> datetime:
+    """A Unix time as a `Time`."""
+    return datetime.fromtimestamp(int(seconds), UTC)
+
+
+def written(time: datetime) -> str:
+    """A `Time` as it is written."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 Time = Annotated[
     datetime,
     AfterValidator(_utc),
-    PlainSerializer(lambda time: time.strftime("%Y-%m-%dT%H:%M:%SZ"), return_type=str, when_used="json"),
+    PlainSerializer(written, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 """metav1.Time: UTC, whole seconds."""

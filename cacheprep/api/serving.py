@@ -305,6 +305,15 @@ class CachePolicy(Model):
 class ServingSpec(Model):
     """Spec that InferenceEndpointConfig and JumpStartModel share."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "!(has(self.replicas) && has(self.autoscaling))",
+                "leave replicas out where autoscaling is set: the autoscaler sets the number of pods",
+            )
+        )
+    )
+
     engine: Engine
     replicas: Annotated[int, Field(ge=0, le=5000)] | None = None
     """Pods; default 1. Not with `autoscaling`."""
@@ -312,12 +321,6 @@ class ServingSpec(Model):
     routing: Routing = Field(default_factory=Routing)
     model_cache_config: ModelCacheConfig = Field(default_factory=ModelCacheConfig)
     cache_policy: CachePolicy = Field(default_factory=CachePolicy)
-
-
-SCALE_RULE = rule(
-    "!(has(self.replicas) && has(self.autoscaling))",
-    "leave replicas out where autoscaling is set: the autoscaler sets the number of pods",
-)
 
 
 class Phase(StrEnum):

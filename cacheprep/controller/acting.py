@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from cacheprep.api import Endpoint, ModelDataCacheConfig
-from cacheprep.api.model import MOST_MESSAGE
+from cacheprep.api.model import MOST_MESSAGE, moment, written
 from cacheprep.api.names import API_VERSION, FIELD_MANAGER, FINALIZER
 from cacheprep.controller.reading import JobPod
 from cacheprep.failures import Failure
@@ -154,7 +153,7 @@ class Hand:
         return await _unless_gone(apply(self._cluster, item))
 
     async def _event(self, action: Event) -> None:
-        at = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = written(moment(self._wall()))
         event = {
             "apiVersion": "v1",
             "kind": "Event",

@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import aiohttp
 import structlog
 
-from cacheprep.objects import CONFLICT, NOT_FOUND, Json, path
+from cacheprep.objects import CONFLICT, NOT_FOUND, UNDONE, Json, path
 from extproc.pool.discovery.kubernetes import ApiError, Cluster
 
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10.0, 2.0
@@ -123,7 +122,7 @@ class Lease:
         try:
             async with asyncio.timeout(max(left, 0.1)):
                 held = await self._write(started)
-        except (ApiError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        except UNDONE as error:
             _log.warning("the lease cannot be had", lease=self._name, error=str(error) or repr(error))
             return False
         if held:
@@ -179,5 +178,5 @@ class Lease:
                 if lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._identity:
                     spec = {**lease["spec"], "holderIdentity": ""}
                     await self._store("PUT", {**lease, "spec": spec}, self._name)
-        except (ApiError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        except UNDONE as error:
             _log.info("the lease runs out by itself", lease=self._name, error=str(error) or repr(error))

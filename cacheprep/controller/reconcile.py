@@ -20,7 +20,7 @@ from cacheprep.controller.metrics import ControllerMetrics
 from cacheprep.controller.refusals import Refusal, Told, status_with
 from cacheprep.controller.turns import RESYNC_SECONDS, Turns
 from cacheprep.controller.world import Parent, World
-from cacheprep.objects import CONFLICT, NOT_FOUND, Json, path
+from cacheprep.objects import CONFLICT, NOT_FOUND, UNDONE, Json, path
 from cacheprep.plan.actions import (
     Action,
     Apply,
@@ -228,7 +228,7 @@ class Reconciler:
         for event in events:
             try:
                 await self._do(observed, event)
-            except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
+            except UNDONE as error:
                 _log.warning("an Event is not written", reason=event.reason, error=str(error) or repr(error))
 
     async def _say(
@@ -289,7 +289,7 @@ class Reconciler:
         for action in orphans(self.world.nodes.values, self.world.cache_uids):
             try:
                 await self._hand.label(action)
-            except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
+            except UNDONE as error:
                 _log.warning("a label stays", node=action.node, label=action.label, error=str(error))
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from cacheprep.api.conditions import Condition, ConditionType, Reason, Status
-from cacheprep.api.model import MOST_MESSAGE
+from cacheprep.api.model import MOST_MESSAGE, moment
 
 
 class Transition(NamedTuple):
@@ -25,7 +24,7 @@ class Changes:
     def __init__(self, before: Iterable[Condition], generation: int, now: float) -> None:
         self._before = {condition.type: condition for condition in before}
         self._generation = generation
-        self._now = datetime.fromtimestamp(int(now), UTC)
+        self._now = moment(now)
         self._made: dict[str, Condition] = {}
         self.transitions: list[Transition] = []
 

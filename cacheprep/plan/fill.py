@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from cacheprep.api import ModelDataCacheConfig
 from cacheprep.api.caches import NodeProgress, RootStatus
 from cacheprep.api.conditions import Reason, reason_of
-from cacheprep.api.model import MOST_MESSAGE
+from cacheprep.api.model import MOST_MESSAGE, moment, written
 from cacheprep.api.names import COMPONENT, RETRY, SOURCE
 from cacheprep.plan.actions import Apply
 from cacheprep.plan.draft import Draft
@@ -200,9 +200,9 @@ def _progress(
     elif obstacle is not None:
         reason, message = obstacle
     elif last is not None and last.state is JobState.FAILED:
-        reason = reason_of(last.failure) if last.failure is not None else Reason.DEFECT
+        reason = reason_of(last.failure)
         message = last.message or f"Job {last.name} failed"
-        again = datetime.fromtimestamp(int(next_attempt(last, settings)), UTC)
+        again = moment(next_attempt(last, settings))
     elif last is not None:
         reason, message = Reason.FILLING, "fetched; its agent has not looked since"
     else:
@@ -224,7 +224,7 @@ def _progress(
 
 def _silence(observed: Observed, node: Node) -> str:
     said = observed.node_caches[node.name].status.observed_at
-    return f"its agent has said nothing since {said:%Y-%m-%dT%H:%M:%SZ}"
+    return f"its agent has said nothing since {written(said) if said else 'the node started'}"
 
 
 def eta(lacking: int, rate: int | None) -> int | None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import base64
 import gzip
-from datetime import UTC, datetime
 
 from cacheprep.api import Endpoint, ModelDataCacheConfig
-from cacheprep.api.model import JsonObject
+from cacheprep.api.model import JsonObject, moment
 from cacheprep.api.names import CACHE, COMPONENT, ENDPOINT, ENDPOINT_KIND
 from cacheprep.listing import Listing
 from cacheprep.plan.jobs import listing_name, owned_by
@@ -62,7 +61,7 @@ def resolved(cache: ModelDataCacheConfig, listing: Listing, parts: int, now: flo
         "total_bytes": listing.total,
         "files": len(listing.files),
         "listing_parts": parts,
-        "resolved_at": cache.status.resolved_at or datetime.fromtimestamp(now, UTC),
+        "resolved_at": cache.status.resolved_at or moment(now),
     }
     return cache.status.model_copy(update=known).write()
 
@@ -71,7 +70,7 @@ def looked(cache: ModelDataCacheConfig, listing: Listing, now: float) -> JsonObj
     """The cache's status once its source was listed again."""
     key = key_of(listing.digest())
     found = {
-        "drift_checked_at": datetime.fromtimestamp(now, UTC),
+        "drift_checked_at": moment(now),
         "drifted_key": key if key != cache.status.key else None,
     }
     return cache.status.model_copy(update=found).write()

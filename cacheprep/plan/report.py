@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 
 from cacheprep.api import Endpoint, ModelDataCacheConfig
-from cacheprep.api.caches import MOST_NOT_READY, DataCacheState, DataCacheStatus, NodeProgress
+from cacheprep.api.caches import (
+    MOST_NOT_READY,
+    PROGRESS_SECONDS,
+    PROGRESS_SHARE,
+    DataCacheState,
+    DataCacheStatus,
+    NodeProgress,
+)
 from cacheprep.api.conditions import ConditionType, Reason, reason_named, reason_of
+from cacheprep.api.model import moment
 from cacheprep.api.serving import Phase, ServingStatus
 from cacheprep.plan.actions import Event
 from cacheprep.plan.conditions import Changes
@@ -23,9 +30,6 @@ from cacheprep.plan.resolve import jobs_of
 from cacheprep.plan.status import told, write_status
 from cacheprep.plan.versions import Versions
 from cacheprep.plan.workload import images
-
-PROGRESS_S, PROGRESS_SHARE = 30.0, 0.05
-"""Progress alone is written at most this often, and only when it is this much."""
 
 _WAITS = frozenset({Reason.FILLING, Reason.WAITING_FOR_NODES})
 _UNKNOWN = frozenset({Reason.AGENT_MISSING, Reason.AGENT_SILENT})
@@ -82,7 +86,7 @@ def say_cache(
     full = bool(targets) and resolved and not lacking
     done, rate = _moved(observed, cache, targets), _speed(lacking)
     whole = (before.total_bytes or 0) * len(targets)
-    started = before.started_at or (_time(observed.now) if resolved else None)
+    started = before.started_at or (moment(observed.now) if resolved else None)
     status = before.model_copy(
         update={
             "observed_generation": cache.metadata.generation,
@@ -93,9 +97,9 @@ def say_cache(
             "bytes_per_second": rate,
             "eta_seconds": eta(whole - done, rate),
             "started_at": started,
-            "finished_at": before.finished_at or (_time(observed.now) if full else None),
+            "finished_at": before.finished_at or (moment(observed.now) if full else None),
             "not_ready": tuple(lacking[:MOST_NOT_READY]),
-            "progress_at": _time(observed.now),
+            "progress_at": moment(observed.now),
             "conditions": changes.conditions,
         }
     )
@@ -113,7 +117,7 @@ def _resolved(
     jobs = jobs_of(observed, cache, Component.RESOLVE)
     if jobs and jobs[-1].state is JobState.FAILED:
         last = jobs[-1]
-        reason = reason_of(last.failure) if last.failure is not None else Reason.DEFECT
+        reason = reason_of(last.failure)
         changes.set(ConditionType.RESOLVED, False, reason, last.message or f"Job {last.name} failed")
         return DataCacheState.FAILED, False
     changes.set(ConditionType.RESOLVED, False, Reason.RESOLVING, "a Job lists the source")
@@ -177,8 +181,8 @@ def _worth_writing(cache: ModelDataCacheConfig, status: DataCacheStatus, now: fl
     whole = (cache.status.total_bytes or 0) * max(status.target, 1)
     if before.bytes_done == status.bytes_done:
         return False
-    if before.progress_at is not None and now - before.progress_at.timestamp() < PROGRESS_S:
-        draft.wake(before.progress_at.timestamp() + PROGRESS_S)
+    if before.progress_at is not None and now - before.progress_at.timestamp() < PROGRESS_SECONDS:
+        draft.wake(before.progress_at.timestamp() + PROGRESS_SECONDS)
         return False
     return abs(status.bytes_done - before.bytes_done) >= PROGRESS_SHARE * whole
 
@@ -216,7 +220,7 @@ def say_endpoint(
     else:
         changes.set(ConditionType.GATE_OPEN, gate.open, gate.reason, gate.message)
     if gate is not None and gate.open and problem is None:
-        opened = opened or _time(observed.now)
+        opened = opened or moment(observed.now)
     _available(observed, changes)
     _rollover(which, gate, changes)
     cache = which.wanted or which.active
@@ -316,7 +320,3 @@ def _phase(which: Versions, deployed: bool, serving: bool, problem: bool) -> Pha
     if serving:
         return Phase.SERVING
     return Phase.DEPLOYING if deployed else Phase.CACHING
-
-
-def _time(now: float) -> datetime:
-    return datetime.fromtimestamp(int(now), UTC)
