@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
-import aiohttp
 import structlog
 
 from cacheprep import __version__
@@ -30,7 +29,7 @@ from cacheprep.agent.schedule import DEEP_BYTES_PER_SECOND, DEEP_SECONDS, next_d
 from cacheprep.agent.verification import read_all
 from cacheprep.api.caches import NodeCacheStatus
 from cacheprep.failures import Failure
-from cacheprep.objects import apply
+from cacheprep.objects import UNDONE, apply
 from cacheprep.plan.identity import store_path
 from cacheprep.plan.jobs import UNPRIVILEGED
 from cacheprep.store.gc import Found as Leftover
@@ -38,7 +37,7 @@ from cacheprep.store.gc import collect
 from cacheprep.store.layout import Layout
 from cacheprep.store.remove import remove
 from cacheprep.store.root import Rules
-from extproc.pool.discovery.kubernetes import ApiError, Cluster, Listing, follow
+from extproc.pool.discovery.kubernetes import Cluster, Listing, follow
 
 LOOK_SECONDS = 5.0
 """Between two looks at the disks: how late a cache that has become ready is told."""
@@ -201,7 +200,7 @@ class Agent:
         try:
             for item, subresource in zip(written(node, status), ("", "status"), strict=True):
                 await apply(self.cluster, item, subresource)
-        except (ApiError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        except UNDONE as error:
             self.metrics.writes.labels("failed").inc()
             _log.warning("NodeModelCache cannot be written", node=node.name, error=str(error) or repr(error))
             return
@@ -231,7 +230,7 @@ class Agent:
         try:
             caches, _ = await self.cluster.objects(read.caches())
             pods, _ = await self.cluster.objects(read.pods(self.settings.node))
-        except (ApiError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        except UNDONE as error:
             _log.warning(
                 "nothing is removed: the API server cannot be asked", error=str(error) or repr(error)
             )
@@ -247,7 +246,7 @@ class Agent:
 
     def _remove(self, layout: Layout, removal: Removal) -> bool:
         try:
-            gone = confined(layout.root, lambda inside: remove(inside, removal.place.key))
+            gone = confined(layout.root, remove, removal.place.key)
         except (Failure, OSError) as error:
             # In use or being fetched: at another look it will not be.
             _log.info("cache stays", **removal.place._asdict(), error=str(error))
@@ -263,7 +262,7 @@ class Agent:
         self._collected = self.now()
         for layout in {found.layout.root: found.layout for found in disks.caches}.values():
             try:
-                found = await asyncio.to_thread(_collected, layout, self.wall())
+                found = await asyncio.to_thread(confined, layout.root, _collected, self.wall())
             except (Failure, OSError) as error:
                 _log.warning("what dead processes left cannot be removed", root=layout.root, error=str(error))
                 continue
@@ -288,7 +287,7 @@ class Agent:
     async def _read(self, found: Found) -> bool | None:
         rate = self.settings.deep_bytes_per_second
         try:
-            verdict = await asyncio.to_thread(read_all, found, rate, self._stop, self.wall)
+            verdict = await asyncio.to_thread(read_all, found, rate, self._stop, self.wall())
         except (Failure, OSError) as error:
             _log.info("not verified", **found.place._asdict(), error=str(error))
             return None
@@ -298,4 +297,4 @@ class Agent:
 
 
 def _collected(layout: Layout, now: float) -> list[Leftover]:
-    return confined(layout.root, lambda inside: list(collect(inside, now)))
+    return list(collect(layout, now))

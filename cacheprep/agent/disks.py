@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -52,30 +52,20 @@ def look(roots: Sequence[str], rules: Rules) -> Disks:
         status, is_full = _root(root, rules)
         statuses.append(status)
         full |= {root} if is_full else set()
-        for namespace, layout in stores(root):
-            caches += _caches(root, namespace, layout)
+        for namespace in _names(root):
+            caches += _caches(root, namespace)
     return Disks(tuple(statuses), tuple(caches), frozenset(full))
 
 
-def stores(root: str) -> Iterator[tuple[str, Layout]]:
-    """The namespaces that have a store below a root, and their stores. What is none is left out."""
-    for name in _names(root):
-        path = store_path(root, name)
-        # A link would lead out of the root.
-        if os.path.islink(path):
-            continue
-        try:
-            confined(path, lambda inside: open_to_read(inside.root))
-        except (Failure, OSError):
-            continue
-        yield name, Layout(path)
-
-
-def _caches(root: str, namespace: str, layout: Layout) -> list[Found]:
-    """The caches of a store; none where its files are not as a store's are: others are to be seen all the
-    same."""
+def _caches(root: str, namespace: str) -> list[Found]:
+    """The caches of a namespace's store; none where its files are not as a store's are: others are to be seen
+    all the same."""
+    layout = Layout(store_path(root, namespace))
+    # A link would lead out of the root.
+    if os.path.islink(layout.root):
+        return []
     try:
-        entries = confined(layout.root, inventory)
+        entries = confined(layout.root, _entries)
     except (Failure, OSError, ValueError):
         return []
     return [
@@ -87,6 +77,10 @@ def _caches(root: str, namespace: str, layout: Layout) -> list[Found]:
         )
         for one in entries
     ]
+
+
+def _entries(inside: Layout) -> list[Entry]:
+    return inventory(open_to_read(inside.root))
 
 
 def prepare(place: str, user: int) -> bool:
@@ -118,24 +112,30 @@ def dismantle(roots: Sequence[str], claims: Claims) -> list[str]:
     using = {namespace for namespace, _ in claims.used}
     gone = []
     for root in roots:
-        there = dict(stores(root))
         for namespace in _names(root):
             if (root, namespace) in claimed or namespace in using:
                 continue
             path = store_path(root, namespace)
-            if namespace not in there:
+            if os.path.islink(path):
+                continue
+            try:
+                if confined(path, _is_empty):
+                    delete_tree(path)
+                    gone.append(path)
+            except Failure:
+                # No store: it goes only if nothing is in it, and is not one that was made for a claim
+                # (`prepare`), which is another user's.
                 with suppress(OSError):
-                    # Not one that was made for a claim (`prepare`), which is another user's.
                     if os.lstat(path).st_uid == os.geteuid():
-                        os.rmdir(path)  # only if nothing is in it
+                        os.rmdir(path)
                         gone.append(path)
-            elif confined(path, _is_empty):
-                delete_tree(path)
-                gone.append(path)
+            except OSError:
+                continue
     return gone
 
 
-def _is_empty(layout: Layout) -> bool:
+def _is_empty(inside: Layout) -> bool:
+    layout = open_to_read(inside.root)
     return not any(
         os.listdir(at) for at in (layout.caches, layout.partials, layout.trash) if os.path.isdir(at)
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from cacheprep.agent.claims import Claims
 from cacheprep.agent.confinement import confined
 from cacheprep.agent.disks import dismantle, look
-from cacheprep.failures import Failure
+from cacheprep.failures import Failure, Reason
 from cacheprep.plan.identity import store_path
 from cacheprep.store.gc import collect
 from cacheprep.store.layout import Layout, State
@@ -21,9 +24,7 @@ from tests.store.running import fetch
 
 NOBODY = Claims(frozenset(), frozenset(), frozenset())
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root may change its root directory; without, stores of others are refused"
-)
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root directory")
 
 
 @pytest.fixture
@@ -72,11 +73,9 @@ def test_a_link_in_a_tenants_store_has_nothing_of_another_tenant_changed(
 
     disks = look([str(root)], Rules())
     assert [one.place.namespace for one in disks.caches if one.entry.state is State.READY] == ["victim"]
-    for work in (lambda inside: remove(inside, key), lambda inside: list(collect(inside, 4e9, 0.0))):
-        try:
-            confined(tenant, work)
-        except (Failure, OSError):
-            continue
+    for work, given in ((remove, key), (collected, 4e9)):
+        with contextlib.suppress(Failure, OSError):
+            confined(tenant, work, given)
     dismantle([str(root)], NOBODY._replace(used=frozenset({("victim", key)})))
 
     assert tree(victim) == before
@@ -89,18 +88,45 @@ def test_a_store_that_is_none_any_more_hides_no_other(root: Path, key: str) -> N
     assert [one.place.namespace for one in look([str(root)], Rules()).caches] == ["victim"]
 
 
-def test_a_thread_that_entered_a_store_leaves_the_others_where_they_are(root: Path) -> None:
+def sight(inside: Layout) -> tuple[str, list[str]]:
+    return inside.root, sorted(os.listdir("/"))
+
+
+def test_from_inside_there_is_nothing_but_the_store(root: Path) -> None:
     tenant = store_path(str(root), "tenant")
-    assert confined(tenant, lambda inside: (inside.root, sorted(os.listdir("/")))) == (
-        "/",
-        ["caches", "locks", "partial", "requests", "trash", "warmroute-store"],
-    )
+    everything = ["caches", "locks", "partial", "requests", "trash", "warmroute-store"]
+    assert confined(tenant, sight) == ("/", everything)
     assert Path(tenant).is_dir()
 
 
-def test_what_the_work_raises_is_raised(root: Path) -> None:
-    def fails(layout: Layout) -> None:
-        raise ValueError(layout.root)
+def fails(inside: Layout) -> None:
+    raise Failure(Reason.INVALID_REQUEST, f"seen from {inside.root}")
 
-    with pytest.raises(ValueError, match="/"):
+
+def test_what_the_work_raises_is_raised(root: Path) -> None:
+    with pytest.raises(Failure, match=r"seen from /$"):
         confined(store_path(str(root), "tenant"), fails)
+
+
+def dies(inside: Layout) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_work_that_dies_is_said_and_ends_nobody_else(root: Path) -> None:
+    with pytest.raises(OSError, match="ended without a word"):
+        confined(store_path(str(root), "tenant"), dies)
+
+
+def hangs(inside: Layout) -> None:
+    threading.Event().wait()
+
+
+def test_work_that_hangs_is_ended_when_told_to_stop(root: Path) -> None:
+    stop = threading.Event()
+    threading.Timer(0.5, stop.set).start()
+    with pytest.raises(Failure, match="stopped"):
+        confined(store_path(str(root), "tenant"), hangs, stop=stop)
+
+
+def collected(inside: Layout, now: float) -> int:
+    return len(list(collect(inside, now, 0.0)))

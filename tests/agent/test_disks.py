@@ -67,7 +67,7 @@ def test_a_link_out_of_the_root_is_not_followed(root: str, tmp_path_factory: pyt
 
 def test_reading_a_good_cache_keeps_it_ready_and_says_when(root: str) -> None:
     (found,) = look([root], Rules()).caches
-    assert read_all(found, FAST, threading.Event(), lambda: 4e9).ready
+    assert read_all(found, FAST, threading.Event(), 4e9).ready
     (again,) = look([root], Rules()).caches
     assert (again.entry.state, again.entry.verified_at) == (State.READY, 4_000_000_000)
 
@@ -82,7 +82,7 @@ def test_a_byte_that_the_disk_lost_unseen_makes_the_cache_not_ready(root: str) -
         damaged.write(bytes([byte[0] ^ 1]))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert look([root], Rules()).caches[0].entry.ready
-    assert not read_all(found, FAST, threading.Event(), lambda: 4e9).ready
+    assert not read_all(found, FAST, threading.Event(), 4e9).ready
     assert look([root], Rules()).caches[0].entry.state is State.UNMARKED
 
 
@@ -91,7 +91,7 @@ def test_reading_stops_when_told_and_changes_nothing(root: str) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(Failure, match="stopped"):
-        read_all(found, FAST, stop, lambda: 4e9)
+        read_all(found, FAST, stop, 4e9)
     assert look([root], Rules()).caches[0].entry == found.entry
 
 
@@ -100,7 +100,7 @@ def test_a_cache_that_somebody_works_on_is_not_read(root: str) -> None:
     held = try_lock(found.layout.fill_lock(found.place.key))
     assert held is not None
     with held, pytest.raises(Failure, match="another process works on it"):
-        read_all(found, FAST, threading.Event(), lambda: 4e9)
+        read_all(found, FAST, threading.Event(), 4e9)
 
 
 def test_an_empty_store_that_nobody_claims_goes_and_another_stays(root: str) -> None:
