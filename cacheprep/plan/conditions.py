@@ -61,12 +61,14 @@ class Changes:
         )
 
 
+_MOST = MOST_MESSAGE - 64
+"""Characters of a message. An Event has type and status of the condition before it."""
 _STATUSES: Mapping[bool | None, Status] = {True: "True", False: "False", None: "Unknown"}
 
 
 def _with_remedy(message: str, reason: Reason) -> str:
     if reason.nothing_to_do:
-        return message[:MOST_MESSAGE]
+        return message[:_MOST]
     # Whatever is cut off, what to do is not.
     remedy = f". {reason.remedy}"
-    return message.rstrip(".")[: MOST_MESSAGE - len(remedy)] + remedy
+    return message.rstrip(".")[: _MOST - len(remedy)] + remedy
