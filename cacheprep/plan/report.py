@@ -120,6 +120,10 @@ def _resolved(
         reason = reason_of(last.failure)
         changes.set(ConditionType.RESOLVED, False, reason, last.message or f"Job {last.name} failed")
         return DataCacheState.FAILED, False
+    if jobs and jobs[-1].waiting:
+        said = f"Job {jobs[-1].name}: {jobs[-1].waiting}"
+        changes.set(ConditionType.RESOLVED, False, Reason.JOB_PENDING, said)
+        return DataCacheState.RESOLVING, False
     changes.set(ConditionType.RESOLVED, False, Reason.RESOLVING, "a Job lists the source")
     return DataCacheState.RESOLVING, False
 

@@ -138,7 +138,7 @@ def _partial(layout: Layout, key: str) -> Entry | None:
         revision=listing.revision if listing else "",
         verification="",
         bytes=listing.total if listing else 0,
-        bytes_done=claimed if told is None else told.bytes_done,
+        bytes_done=claimed if told is None else min(told.bytes_done, listing.total if listing else 0),
         allocated=allocated(layout.partial(key)),
         files=len(listing.files) if listing else 0,
         verified_at=None,

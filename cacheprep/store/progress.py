@@ -17,6 +17,12 @@ from typing import NamedTuple
 from cacheprep.store.layout import FILE_MODE, Layout
 
 
+_LONGEST = 64
+"""Bytes of the line."""
+_MOST = 1 << 50
+"""No cache has more bytes, and none is fetched faster."""
+
+
 class Progress(NamedTuple):
     """Where a fetch is."""
 
@@ -43,11 +49,15 @@ def write(layout: Layout, key: str, progress: Progress) -> None:
 def read(layout: Layout, key: str) -> Progress | None:
     """What was said last; None if nothing was, or nothing that can be read."""
     try:
-        with open(layout.progress(key), encoding="ascii") as file:
-            done, rate = map(int, file.read().split())
+        # It need not be a file of ours: a link is not followed, and a pipe not waited for.
+        fd = os.open(layout.progress(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            done, rate = map(int, os.read(fd, _LONGEST).split())
+        finally:
+            os.close(fd)
     except (OSError, ValueError):
         return None
-    return Progress(done, rate) if min(done, rate) >= 0 else None
+    return Progress(done, rate) if 0 <= min(done, rate) <= max(done, rate) <= _MOST else None
 
 
 def forget(layout: Layout, key: str) -> None:

@@ -946,6 +946,19 @@ def test_a_job_whose_pod_cannot_start_is_not_called_filling() -> None:
     assert why in condition["message"]
 
 
+def test_a_job_that_is_to_list_the_source_and_cannot_start_says_why() -> None:
+    world = World()
+    world.rest()
+    why = "Unschedulable: 0/3 nodes are available"
+    for name, (manifest, job) in world.jobs.items():
+        world.jobs[name] = (manifest, replace(job, waiting=why))
+    world.rest()
+    condition = world.condition("Resolved")
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("False", "JobPending")
+    assert why in condition["message"]
+
+
 # --- Agents that are silent ---
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import Digest, File, Listing
+from cacheprep.store import progress
 from cacheprep.store.layout import Layout, check_key, is_key, key_of
 from cacheprep.store.manifest import Manifest
 from cacheprep.store.marker import BadMarker, Marker, changed, parse, read, render
@@ -120,3 +121,40 @@ def test_a_damaged_manifest_is_an_integrity_mismatch(old: bytes) -> None:
     with pytest.raises(Failure) as caught:
         Manifest.from_json(manifest.to_json().replace(old, b"x"))
     assert caught.value.reason is Reason.INTEGRITY_MISMATCH
+
+
+def _in_place(layout: Layout, content: str) -> None:
+    os.makedirs(layout.partial(KEY), exist_ok=True)
+    Path(layout.progress(KEY)).write_text(content)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "1", "a b", "1 2 3", "-1 2", f"{1 << 63} 1", f"1 {1 << 63}", "1" * 100, "\N{SNOWMAN} 1"]
+)
+def test_progress_that_is_none_is_not_believed(tmp_path: Path, content: str) -> None:
+    layout = Layout(str(tmp_path))
+    _in_place(layout, content)
+    assert progress.read(layout, KEY) is None
+
+
+def test_progress_is_read_as_it_was_written_last_and_gone_when_forgotten(tmp_path: Path) -> None:
+    layout = Layout(str(tmp_path))
+    assert progress.read(layout, KEY) is None
+    os.makedirs(layout.partial(KEY))
+    for told in (progress.Progress(1 << 40, 812_000_000), progress.Progress(7, 0)):
+        progress.write(layout, KEY, told)
+        assert progress.read(layout, KEY) == told
+    progress.forget(layout, KEY)
+    progress.forget(layout, KEY)
+    assert progress.read(layout, KEY) is None
+
+
+def test_a_link_in_the_place_of_progress_is_not_followed_and_a_pipe_not_waited_for(tmp_path: Path) -> None:
+    layout = Layout(str(tmp_path / "root"))
+    os.makedirs(layout.partial(KEY))
+    (tmp_path / "elsewhere").write_text("1 2")
+    os.symlink(tmp_path / "elsewhere", layout.progress(KEY))
+    assert progress.read(layout, KEY) is None
+    os.unlink(layout.progress(KEY))
+    os.mkfifo(layout.progress(KEY))
+    assert progress.read(layout, KEY) is None
