@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from cacheprep.store.layout import FILE_MODE, Layout
 
-
 _LONGEST = 64
 """Bytes of the line."""
 _MOST = 1 << 50
