@@ -249,6 +249,7 @@ def _kubernetes_module() -> Path:
             )
             (made / "main.go").write_text(f"package main\n\nimport (\n{imports})\n\nfunc main() {{}}\n")
             _go(["mod", "tidy"], cwd=made)
+            module.parent.mkdir(parents=True, exist_ok=True)
             made.replace(module)
     return module
 

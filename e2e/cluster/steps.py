@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,18 +38,26 @@ class Steps:
     def side_by_side(self, lists: Iterable[Sequence[Step]]) -> None:
         """Run lists of steps beside each other, those of a list in its order.
 
-        The first list that fails raises, once the others have ended.
+        Once one fails no other is begun; it raises when those that run have ended.
         """
         busy = [one for one in lists if one]
         if busy:
+            failed = threading.Event()
             with ThreadPoolExecutor(len(busy)) as pool:
-                ends = [pool.submit(self._each, one) for one in busy]
+                ends = [pool.submit(self._each, one, failed) for one in busy]
             for end in ends:
                 end.result()
 
-    def _each(self, steps: Sequence[Step]) -> None:
+    def _each(self, steps: Sequence[Step], failed: threading.Event) -> None:
         for name, step in steps:
-            self.run(name, step)
+            if failed.is_set():
+                return
+            try:
+                self.run(name, step)
+            except BaseException:
+                self.say(f"  {name:<44}  FAILED; waiting for what else is being built")
+                failed.set()
+                raise
 
     @property
     def seconds(self) -> float:
