@@ -226,7 +226,8 @@ def _built_together(packages: Mapping[str, str], version: str) -> list[Path]:
 def _kubernetes_module() -> Path:
     """The directory of a module that depends on Kubernetes. The parts of that are modules of their own,
     replaced there by paths, which a module outside cannot use."""
-    module = cache.root() / "go" / f"kubernetes@{versions.KUBERNETES}+metrics-server@{versions.METRICS_SERVER}"
+    both = f"kubernetes@{versions.KUBERNETES}+metrics-server@{versions.METRICS_SERVER}"
+    module = cache.root() / "go" / both
     with cache.alone("go-kubernetes"):
         if module.exists():
             return module
