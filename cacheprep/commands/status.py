@@ -108,12 +108,15 @@ def _print(one: Overview, now: float) -> None:
 
 
 def _row(line: NodeLine, now: float) -> tuple[str, ...]:
+    from cacheprep.controller.overview import UNKNOWN
+
     whole = line.bytes_done == line.bytes_total
+    share = size(line.bytes_total) if whole else f"{size(line.bytes_done)} of {size(line.bytes_total)}"
     percent = "" if whole or not line.bytes_done else f" {100 * line.bytes_done // line.bytes_total}%"
     return (
         line.node,
         f"{line.state}{percent}",
-        size(line.bytes_total) if whole else f"{size(line.bytes_done)} of {size(line.bytes_total)}",
+        "-" if line.state == UNKNOWN else share,
         "-" if line.bytes_per_second is None else f"{size(line.bytes_per_second)}/s",
         "-" if line.eta_seconds is None else _left(line.eta_seconds),
         "-" if line.verified_at is None else f"{_age(now - line.verified_at)} ago",

@@ -6,7 +6,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from cacheprep.api import ModelDataCacheConfig
-from cacheprep.api.conditions import reason_named
+from cacheprep.api.caches import NodeProgress
+from cacheprep.api.conditions import Reason, reason_named
 from cacheprep.plan.actions import Action, Apply, LabelNode, SetStatus
 from cacheprep.plan.fill import progress
 from cacheprep.plan.images import target_nodes, unfit_architectures
@@ -18,12 +19,15 @@ from cacheprep.plan.targets import why_not
 from cacheprep.plan.versions import versions
 from cacheprep.store.layout import State
 
+UNKNOWN = "unknown"
+
 
 class NodeLine(NamedTuple):
     """A target node; times are s since the epoch."""
 
     node: str
     state: str
+    """As the store has it; `fetching` while a process does, `UNKNOWN` if no agent says it."""
     bytes_done: int
     bytes_total: int
     bytes_per_second: int | None
@@ -112,7 +116,7 @@ def _nodes(
         lines.append(
             NodeLine(
                 node=node.name,
-                state="fetching" if one.bytes_per_second is not None else one.state.value,
+                state=_state(one),
                 bytes_done=one.bytes_done,
                 bytes_total=total,
                 bytes_per_second=one.bytes_per_second,
@@ -125,6 +129,12 @@ def _nodes(
             )
         )
     return tuple(lines)
+
+
+def _state(one: NodeProgress) -> str:
+    if one.reason in (Reason.AGENT_SILENT, Reason.AGENT_MISSING):
+        return UNKNOWN
+    return "fetching" if one.bytes_per_second is not None else one.state.value
 
 
 def _step(action: Action) -> Step | None:

@@ -9,6 +9,7 @@ import pytest
 from cacheprep.commands.status import _print
 from cacheprep.controller.overview import NodeLine, Overview, overview
 from cacheprep.plan.observed import Pod
+from cacheprep.plan.possession import SILENT_SECONDS
 from tests.plan.world import TOTAL, World
 
 
@@ -91,6 +92,20 @@ def test_one_line_of_a_node_says_all_of_it(capsys: pytest.CaptureFixture[str]) -
     columns = ["node-3", "fetching 43%", "61.0 GB of 140.0 GB", "812.0 MB/s", "1m37s", "-", "Filling", "-"]
     assert [cell.strip() for cell in fetching] == columns
     assert [cell.strip() for cell in ready] == ["node-4", "ready", "140.0 GB", "-", "-", "10m ago", "-", "-"]
+
+
+def test_of_a_node_whose_agent_is_silent_it_is_not_said_what_is_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world = World()
+    world.settle()
+    world.now += SILENT_SECONDS
+    world.run_agents(["node-0", "node-1"])
+    found = overview(world.observed(), world.settings)
+    (line,) = (one for one in found.nodes if one.node == "node-2")
+    assert (line.state, line.reason) == ("unknown", "AgentSilent")
+    (row,) = shown(capsys, line)
+    assert [cell.strip() for cell in row][:3] == ["node-2", "unknown", "-"]
 
 
 @pytest.mark.parametrize(
