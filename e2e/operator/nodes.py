@@ -11,6 +11,7 @@ from cacheprep.api.names import DEFAULT_ROOT
 from cacheprep.plan.identity import store_path
 from e2e.cluster import cache, hardware, kind, network
 from e2e.cluster.command import ClusterError, run
+from e2e.operator.installation import AGENT, AGENTS
 from e2e.scenarios import stack
 
 NO_AGENT = "e2e.warmroute.dev/no-agent"
@@ -77,6 +78,26 @@ async def ready(node: str) -> None:
     end = asyncio.get_running_loop().time() + 90
     while not await there():
         assert asyncio.get_running_loop().time() < end, f"node {node} has not come back"
+        await asyncio.sleep(0.5)
+
+
+async def no_agent(node: str) -> None:
+    """Have no agent on a node, as if there had never been one."""
+    await keep_agent_away(node, away=True)
+    await agent_has_left(node)
+    await stack.kubectl("delete", "nodemodelcache", node, "--ignore-not-found")
+
+
+async def agent_has_left(node: str) -> None:
+    """Wait until no agent is on a node."""
+
+    async def left() -> bool:
+        pods = await stack.pods(AGENTS, AGENT)
+        return all(pod["spec"]["nodeName"] != node for pod in pods)
+
+    end = asyncio.get_running_loop().time() + 60
+    while not await left():
+        assert asyncio.get_running_loop().time() < end, f"the agent of {node} has not left"
         await asyncio.sleep(0.5)
 
 

@@ -83,12 +83,7 @@ async def test_a_node_whose_agent_is_silent_is_waited_for_only_so_long(
     await tenant.serves("llama", 1)
     await nodes.keep_agent_away(node, away=True)
     try:
-
-        async def gone() -> bool:
-            pods = await stack.pods("warmroute-agents", "app.kubernetes.io/name=cacheprep-agent")
-            return all(pod["spec"]["nodeName"] != node for pod in pods)
-
-        await until(gone, "the agent has left", 60)
+        await nodes.agent_has_left(node)
         await tenant.delete("llama")
         await until(tenant.has_no_endpoint, "the endpoint is gone all the same", 90)
         events = await tenant.kubectl("get", "events", "--field-selector=reason=CleanupTimedOut")

@@ -32,13 +32,8 @@ async def cache(s3: ObjectStore, tenant: Tenant) -> Json:
 async def silent() -> AsyncIterator[None]:
     """Nobody speaks for `NODE` while this is in force."""
     await nodes.keep_agent_away(NODE, away=True)
-
-    async def gone() -> bool:
-        pods = await stack.pods("warmroute-agents", "app.kubernetes.io/name=cacheprep-agent")
-        return all(pod["spec"]["nodeName"] != NODE for pod in pods)
-
     try:
-        await until(gone, "the agent has left", 60)
+        await nodes.agent_has_left(NODE)
         yield
     finally:
         await nodes.keep_agent_away(NODE, away=False)

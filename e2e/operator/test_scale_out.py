@@ -31,8 +31,8 @@ async def test_pods_go_to_warm_nodes_and_then_to_a_cold_one_where_they_fetch_and
     # same.
     template = engine(gpus=4)
     scaling = {"horizontalPodAutoscaler": {"minReplicas": 2, "maxReplicas": 5, "metrics": [LOAD]}}
-    await nodes.keep_agent_away(COLD, away=True)
     try:
+        await nodes.no_agent(COLD)
         said = {"template": template, "autoscaling": scaling, "cachePolicy": {"gate": 2}}
         async with routed(s3.source("scaled"), None, **said) as (llm, gateway):
             warm = await llm.warm(NAME)

@@ -11,8 +11,10 @@ from cacheprep.api.names import API_VERSION, DEFAULT_ROOT
 from cacheprep.plan.identity import store_path
 from e2e.cluster import kind
 from e2e.operator import nodes, sources
+from e2e.operator.installation import AGENT, AGENTS
 from e2e.operator.sources import ObjectStore
 from e2e.operator.tenant import Json, Tenant, digests, engine, on_node, until
+from e2e.scenarios import stack
 from extproc.pool.discovery.kubernetes import ApiError
 from tests.sources.hub import Hub
 
@@ -126,21 +128,30 @@ async def test_links_in_a_tenants_store_lead_the_agent_nowhere_else(
 ) -> None:
     key = (await victim.cache("llama"))["status"]["key"]
     place, other = store_path(DEFAULT_ROOT, tenant.namespace), store_path(DEFAULT_ROOT, victim.namespace)
-    # Under another name there is nothing to remove; this key is unclaimed here, and goes.
+    fake = "0" * 40
     await _store(
         tenant,
         f"rmdir {place}/trash && ln -s {other}/trash {place}/trash"
         f" && ln -s {other}/caches/{key} {place}/caches/{key}"
-        f" && ln -s {other}/caches/made {place}/locks/{key}.use"
-        f" && mkdir -p {place}/caches/{'0' * 40}/model && touch {place}/caches/{'0' * 40}/model/x",
+        f" && ln -s {other}/caches/made {place}/locks/{fake}.use"
+        f" && mkdir -p {place}/caches/{fake}/model && touch {place}/caches/{fake}/model/x",
     )
-    # Unlike what leads elsewhere, what is the tenant's own can be removed once `trash` is its own again.
-    await nodes.on(NODE, f"rm {place}/trash && mkdir {place}/trash")
+    (agent,) = [pod for pod in await stack.pods(AGENTS, AGENT) if pod["spec"]["nodeName"] == NODE]
+
+    async def tried() -> bool:
+        said = await stack.kubectl("logs", agent["metadata"]["name"], f"--namespace={AGENTS}")
+        return any("cache stays" in line and tenant.namespace in line for line in said.splitlines())
+
+    # Nobody claims it, so it is to go, by way of `trash`.
+    await until(tried, "the agent has tried to remove what nobody claims", 90)
+    await nodes.on(
+        NODE, f"rm {place}/trash {place}/caches/{key} {place}/locks/{fake}.use; mkdir {place}/trash"
+    )
 
     async def cleared() -> bool:
         return await nodes.files(NODE, tenant.namespace) == []
 
-    await until(cleared, "the tenant's store is gone, with its links", 120)
+    await until(cleared, "the tenant's store is gone once it is one again", 120)
 
 
 async def _store(tenant: Tenant, script: str) -> None:
