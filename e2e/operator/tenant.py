@@ -49,10 +49,10 @@ class Tenant:
 
     # --- what people write ---
 
-    async def move_in(self) -> None:
-        """Make the namespace, and the Secrets of its sources."""
-        level = {"pod-security.kubernetes.io/enforce": "privileged"}
-        await self._apply({"kind": "Namespace", "metadata": {"name": self.namespace, "labels": level}})
+    async def move_in(self, level: str = "privileged") -> None:
+        """Make the namespace, of a level of Pod Security, and the Secrets of its sources."""
+        labels = {"pod-security.kubernetes.io/enforce": level}
+        await self._apply({"kind": "Namespace", "metadata": {"name": self.namespace, "labels": labels}})
         await self.secret(SECRET_NAME, credentials())
         await self.secret(TOKEN_NAME, {"token": TOKEN})
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from cacheprep.api.names import IMAGE_READY
+from cacheprep.api.names import DEFAULT_ROOT, IMAGE_READY
+from cacheprep.plan.identity import store_path
+from cacheprep.plan.jobs import UNPRIVILEGED
 from e2e.cluster import kind
 from e2e.cluster.command import ClusterError
 from e2e.operator import nodes, sources
 from e2e.operator.sources import ObjectStore
-from e2e.operator.tenant import Json, Tenant, digests, labels_of
+from e2e.operator.tenant import Json, Tenant, digests, engine, labels_of
+from e2e.scenarios import stack
 from tests.sources.hub import Hub
 
+PROJECT = Path(__file__).parents[2]
 CACHES: Json = {"weightsCache": {"enabled": True}, "imageCache": {"enabled": True}}
 
 
@@ -130,3 +137,48 @@ async def test_data_that_is_on_a_node_already_is_not_fetched_again(s3: ObjectSto
     for pod in await tenant.pods("second"):
         assert await tenant.loaded(pod) == digests(model)
     assert not await labels_of(tenant, [first["metadata"]["uid"]])
+
+
+@pytest_asyncio.fixture
+async def claim(tenant: Tenant) -> AsyncIterator[str]:
+    """The namespace forbids what is not restricted, and has the claim of manifests/operator/claim."""
+    await tenant.move_in("restricted")
+    text = (PROJECT / "manifests" / "operator" / "claim" / "claim.yaml").read_text()
+    made = text.replace("namespace: llm", f"namespace: {tenant.namespace}")
+    made = made.replace("warmroute-cache-llm", f"warmroute-cache-{tenant.namespace}")
+    made = made.replace("warmroute/llm", f"warmroute/{tenant.namespace}")
+    await stack.kubectl("create", "--filename=-", stdin=made)
+    try:
+        yield "warmroute-cache"
+    finally:
+        # After what uses it: the claim goes with the namespace.
+        await tenant.move_out()
+        await stack.kubectl("delete", "persistentvolume", f"warmroute-cache-{tenant.namespace}")
+        await tenant.move_in()
+
+
+async def test_in_a_restricted_namespace_all_goes_by_a_claim_and_nothing_runs_as_root(
+    s3: ObjectStore, tenant: Tenant, claim: str
+) -> None:
+    model = sources.model(4)
+    s3.put("restricted", model)
+    template = engine()
+    template["containers"][0]["securityContext"]["seccompProfile"] = {"type": "RuntimeDefault"}
+    said: Json = {"replicas": 3, "modelCacheConfig": CACHES, "template": template}
+    # By hostPath it is said what forbids it.
+    await tenant.endpoint("llama", s3.source("restricted"), **said)
+    refused = await tenant.says("llama", "PodSecurityForbidden", "PodSecurity")
+    assert "hostPath" in refused["message"] or "runAsNonRoot" in refused["message"]
+    await tenant.endpoint(
+        "llama", s3.source("restricted"), cachePolicy={"mount": "pvc", "claimName": claim}, **said
+    )
+    await tenant.serves("llama", 3)
+    cache = await tenant.cache("llama")
+    await tenant.is_labelled(cache, nodes.workers())
+    for pod in await tenant.pods("llama"):
+        assert await tenant.loaded(pod) == digests(model)
+    place = store_path(DEFAULT_ROOT, tenant.namespace)
+    for node in nodes.workers():
+        assert await nodes.on(node, f"stat -c %u {place}/warmroute-store") == f"{UNPRIVILEGED}\n"
+    await tenant.delete("llama")
+    await tenant.nothing_is_left()
