@@ -31,8 +31,8 @@ class Entry(NamedTuple):
     bytes: int
     """Of all files when whole."""
     bytes_done: int
-    """Of those, all of a ready cache; of a partial one what its process says, or if there is none what came
-    whole, as its journal says; none of an unmarked one, which has to be hashed."""
+    """Of those, all of a ready cache; of a partial one what came whole, as its journal says, and while a
+    process fetches it what that says is on its way; none of an unmarked one, which has to be hashed."""
     allocated: int
     """Bytes that it takes on the disk."""
     files: int
@@ -130,7 +130,10 @@ def _partial(layout: Layout, key: str) -> Entry | None:
         listing = None
     busy = is_held(layout.fill_lock(key))
     told = progress.read(layout, key) if busy else None
-    claimed = _claimed(layout, key, listing) if listing and told is None else 0
+    done = _claimed(layout, key, listing) if listing else 0
+    if listing and told is not None:
+        # Each knows something that the other does not: ranges on their way, and the last few seconds.
+        done = max(done, min(told.bytes_done, listing.total))
     return Entry(
         key=key,
         state=State.PARTIAL,
@@ -138,7 +141,7 @@ def _partial(layout: Layout, key: str) -> Entry | None:
         revision=listing.revision if listing else "",
         verification="",
         bytes=listing.total if listing else 0,
-        bytes_done=claimed if told is None else min(told.bytes_done, listing.total if listing else 0),
+        bytes_done=done,
         allocated=allocated(layout.partial(key)),
         files=len(listing.files) if listing else 0,
         verified_at=None,
