@@ -43,6 +43,7 @@ protocol)."""
 
 ATTRIBUTES = "envoy.filters.http.ext_proc"
 """The one namespace in which Envoy sends the attributes that the filter's configuration asks for."""
+_ATTEMPTS = "upstream.request_attempt_count"
 
 MAX_STREAMED_BYTES = 62_000
 """Largest body chunk in one streamed reply, in bytes: Envoy refuses much larger ones; other servers use
@@ -146,6 +147,8 @@ class ResponseHeaders(NamedTuple):
     """`ip:port` of the endpoint that served as Envoy reports it, empty if it does not."""
     end_of_stream: bool
     protocol: Protocol | None = None
+    attempts: int = 0
+    """Upstreams that Envoy has asked, 0 where it does not say."""
 
 
 class ResponseBody(NamedTuple):
@@ -353,18 +356,20 @@ def _response_headers(message: ProcessingRequest) -> ResponseHeaders:
             text = _text(header)
             status = int(text) if text.isascii() and text.isdigit() and len(text) == 3 else 0
             break
-    served = ""
+    served, attempts = "", 0
     metadata = message.metadata_context.filter_metadata
     if NAMESPACE in metadata:
         fields = metadata[NAMESPACE].fields
         if SERVED in fields:
             served = fields[SERVED].string_value
-    if not served and ATTRIBUTES in message.attributes:
+    if ATTRIBUTES in message.attributes:
         fields = message.attributes[ATTRIBUTES].fields
-        if "upstream.address" in fields:
+        if not served and "upstream.address" in fields:
             served = fields["upstream.address"].string_value
+        if _ATTEMPTS in fields:
+            attempts = int(fields[_ATTEMPTS].number_value)
     end = message.response_headers.end_of_stream
-    return ResponseHeaders(status, served, end, _protocol_of(message))
+    return ResponseHeaders(status, served, end, _protocol_of(message), attempts)
 
 
 def _text(header: HeaderValue) -> str:

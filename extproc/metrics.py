@@ -69,7 +69,7 @@ class PoolState(NamedTuple):
 class PoolMetrics:
     """The counters of one pool, bound to its labels."""
 
-    __slots__ = ("_first", "_late", "_reasons", "_retry", "_took", "_unknown")
+    __slots__ = ("_first", "_reasons", "_retry", "_took", "_unknown", "_untried")
 
     def __init__(
         self, reasons: Callable[[str, str], Tally], served: Callable[[str], Tally], took: Durations
@@ -80,7 +80,7 @@ class PoolMetrics:
                 self._reasons[reason, cache] = reasons(reason, cache)
         self._first = served("first_choice")
         self._retry = served("retry")
-        self._late = served("late")
+        self._untried = served("untried")
         self._unknown = served("none")
         self._took = took
 
@@ -101,9 +101,10 @@ class PoolMetrics:
         """The response came from another endpoint than the first choice."""
         self._retry.inc()
 
-    def served_late(self) -> None:
-        """The response came from another endpoint, and the pin may have come after Envoy had chosen."""
-        self._late.inc()
+    def served_untried(self) -> None:
+        """The response came from another endpoint, and Envoy may not have tried the first choice: the pin came
+        after it had chosen, or named what it does not know."""
+        self._untried.inc()
 
     def served_unknown(self) -> None:
         """A response began and the gateway did not say who served it, or none did."""
@@ -274,8 +275,9 @@ class Metrics:
         )
         self._served = Tallies(
             "extproc_served",
-            "Responses begun, by who served: the first_choice, a retry elsewhere, late (another endpoint, and"
-            " the pin may have come too late), or none (not said).",
+            "Responses begun, by who served: the first_choice, a retry elsewhere, untried (another endpoint, and"
+            " the first choice was not asked: the pin came too late or the gateway does not know it), or none"
+            " (not said).",
             ["pool", "outcome"],
             registry,
         )

@@ -71,9 +71,9 @@ class Pick:
         self._computed = False
         self._clock = clock
 
-    def answered(self, served: str, status: int, in_time: bool = True) -> None:
+    def answered(self, served: str, status: int, tried: bool = True) -> None:
         """Moves the in-flight count to the endpoint that served, and tells the pool who did, and who did not
-        though it was named `in_time`."""
+        though it was `tried`."""
         target, first, now = self._target, self._first, self._clock()
         keys, self._keys = self._keys, None
         self._computed = status < 400
@@ -91,11 +91,11 @@ class Pick:
         self._request.move(served, now)
         if self._computed and keys is not None and served in target.pool.addresses:
             target.strategy.served(keys, served)
-        if in_time:
+        if tried:
             target.metrics.served_retry()
             target.pool.missed(first, now, self._request.taken_at)
         else:
-            target.metrics.served_late()
+            target.metrics.served_untried()
         target.pool.served(served, now)
 
     def release(self) -> None:

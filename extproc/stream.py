@@ -94,10 +94,10 @@ class Pinned(Protocol):
     destination: str
     """`ip:port[,ip:port...]`: the first choice, then where to retry."""
 
-    def answered(self, served: str, status: int, in_time: bool) -> None:
+    def answered(self, served: str, status: int, tried: bool) -> None:
         """The response has begun: `served` is the endpoint's address or empty, `status` the HTTP status.
-        Not `in_time`: Envoy may have chosen before the pin came, so that another endpoint served is no fault
-        of the one that the pin named.
+        Not `tried`: Envoy may have chosen before the pin came, or it asked one upstream alone, so that another
+        endpoint served is no fault of the one that the pin named.
         """
 
     def release(self) -> None:
@@ -376,7 +376,7 @@ class Exchange:
         self._response_ended = event.end_of_stream
         pinned = self._pinned
         if pinned is not None:
-            pinned.answered(event.served, event.status, self._holds)
+            pinned.answered(event.served, event.status, self._holds and event.attempts != 1)
         if event.status == _SWITCHING_PROTOCOLS:
             return self._upgraded()
         return (messages.neutral(ResponseHeaders, self._wanted_of_response()),)

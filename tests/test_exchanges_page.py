@@ -31,7 +31,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "exchanges.md"
 class Pin:
     destination: str = "10.0.0.1:80"
 
-    def answered(self, served: str, status: int, in_time: bool) -> None:
+    def answered(self, served: str, status: int, tried: bool) -> None:
         pass
 
     def release(self) -> None:

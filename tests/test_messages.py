@@ -79,6 +79,17 @@ def test_the_served_endpoint_is_read_from_metadata_or_from_the_upstream_attribut
     assert event == ResponseHeaders(200, "10.0.0.1:8000", end_of_stream=False)
 
 
+@pytest.mark.parametrize(("said", "read"), [(1, 1), (3, 3), (None, 0)])
+def test_how_many_upstreams_envoy_asked_is_read_from_its_attribute(said: int | None, read: int) -> None:
+    message = pb.ProcessingRequest()
+    header(message, "response_headers", ":status", b"200")
+    attributes(message, upstream__address="10.0.0.1:8000")
+    if said is not None:
+        message.attributes[messages.ATTRIBUTES].update({"upstream.request_attempt_count": said})
+    event = messages.decode(message.SerializeToString())
+    assert event == ResponseHeaders(200, "10.0.0.1:8000", end_of_stream=False, attempts=read)
+
+
 SUBSETS = [
     (["10.0.0.1:80", "[fd00::1]:80"], ("10.0.0.1:80", "[fd00::1]:80")),
     ("10.0.0.1:80, 10.0.0.2 ,", ("10.0.0.1:80", "10.0.0.2")),

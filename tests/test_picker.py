@@ -106,11 +106,11 @@ def test_where_the_pin_may_have_come_too_late_the_count_moves_and_nobody_is_in_d
     router = Router(ONE_POOL)
     pick = router.pin(chat("hello"))
     home, other = pick.destination.split(",")[:2]
-    pick.answered(other, 200, in_time=False)
+    pick.answered(other, 200, tried=False)
     assert router.in_flight()["llama"][home] == 0
     assert router.in_flight()["llama"][other] == 1
     assert not next(router.pools.states()).suspects
-    assert router.count("extproc_served_total", pool="llama", outcome="late") == 1
+    assert router.count("extproc_served_total", pool="llama", outcome="untried") == 1
     assert router.count("extproc_served_total", pool="llama", outcome="retry") == 0
 
 

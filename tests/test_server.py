@@ -28,7 +28,7 @@ class Pin:
     destination: str = "10.0.0.1:80"
     released: int = 0
 
-    def answered(self, served: str, status: int, in_time: bool) -> None:
+    def answered(self, served: str, status: int, tried: bool) -> None:
         pass
 
     def release(self) -> None:

@@ -34,8 +34,8 @@ class Pin:
     served: list[tuple[str, int, bool]] = field(default_factory=list)
     released: int = 0
 
-    def answered(self, served: str, status: int, in_time: bool) -> None:
-        self.served.append((served, status, in_time))
+    def answered(self, served: str, status: int, tried: bool) -> None:
+        self.served.append((served, status, tried))
 
     def release(self) -> None:
         self.released += 1
@@ -168,6 +168,18 @@ def test_a_pin_that_may_have_come_too_late_blames_no_endpoint(first: Event, sure
         exchange.receive(ResponseHeaders(200, served, end_of_stream=False))
         assert isinstance(router.answer, Pin)
         assert router.answer.served == [(served, 200, sure)]
+
+
+@pytest.mark.parametrize(("attempts", "sure"), [(0, True), (1, False), (2, True)])
+def test_an_endpoint_that_the_gateway_passed_over_is_not_blamed(attempts: int, sure: bool) -> None:
+    """One attempt alone, and that elsewhere: the gateway does not know the first choice, or drew another
+    cluster by weight."""
+    router = Router(Pin())
+    exchange = router.open()
+    exchange.receive(RequestHeaders(origin(BodyMode.BUFFERED), end_of_stream=True))
+    exchange.receive(ResponseHeaders(200, "10.0.0.2:8000", end_of_stream=False, attempts=attempts))
+    assert isinstance(router.answer, Pin)
+    assert router.answer.served == [("10.0.0.2:8000", 200, sure)]
 
 
 def test_a_streamed_body_that_does_not_come_in_time_is_not_waited_for() -> None:

@@ -30,8 +30,8 @@ class Pin:
     served: list[tuple[str, int, bool]] = field(default_factory=list)
     released: int = 0
 
-    def answered(self, served: str, status: int, in_time: bool) -> None:
-        self.served.append((served, status, in_time))
+    def answered(self, served: str, status: int, tried: bool) -> None:
+        self.served.append((served, status, tried))
 
     def release(self) -> None:
         self.released += 1

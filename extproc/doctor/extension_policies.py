@@ -87,7 +87,7 @@ def _exchange(one: Attachment) -> Iterator[Finding]:
             "response-not-sent",
             where,
             "the router does not hear which engine served, nor that one did not",
-            "set processingMode.response: {attributes: [upstream.address]}",
+            "set processingMode.response: {attributes: [upstream.address, upstream.request_attempt_count]}",
         )
     elif "upstream.address" not in entries(mode, "response", "attributes"):
         yield warning(
@@ -95,6 +95,13 @@ def _exchange(one: Attachment) -> Iterator[Finding]:
             where,
             "the router does not hear which engine served",
             "add upstream.address to processingMode.response.attributes",
+        )
+    elif "upstream.request_attempt_count" not in entries(mode, "response", "attributes"):
+        yield warning(
+            "attempts-unknown",
+            where,
+            "an engine that the gateway does not know, or did not draw by weight, is taken for dead",
+            "add upstream.request_attempt_count to processingMode.response.attributes",
         )
     if at(mode, "response", "body") in ("Buffered", "BufferedPartial"):
         yield error(

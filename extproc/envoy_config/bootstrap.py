@@ -319,7 +319,7 @@ def _ext_proc(options: Options) -> ExternalProcessor:
         # Envoy takes content-length from a body that a processor may have changed; the router never does.
         allow_content_length_header=True,
         request_attributes=["request.path", "xds.route_name"],
-        response_attributes=["upstream.address"],
+        response_attributes=["upstream.address", "upstream.request_attempt_count"],
         metadata_options=MetadataOptions(receiving_namespaces=namespaces, forwarding_namespaces=namespaces),
         processing_mode=_mode(),
     )

@@ -79,6 +79,11 @@ def test_with_an_inference_pool_as_manifests_has_it_nothing_is_wrong() -> None:
             "warning",
         ),
         (
+            lambda s: ext_proc(s)["processingMode"]["response"].update(attributes=["upstream.address"]),
+            "attempts-unknown",
+            "warning",
+        ),
+        (
             lambda s: ext_proc(s)["processingMode"]["response"].update(body="Buffered"),
             "response-buffered",
             "error",

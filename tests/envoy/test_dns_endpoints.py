@@ -114,19 +114,19 @@ async def test_a_pick_that_envoy_has_not_looked_up_yet_falls_back_and_is_counted
                 async def hosts() -> int:
                     return await gateway.stat("cluster.engines.membership_total")
 
-                async def retried() -> float:
+                async def passed_over() -> float:
                     outcomes = await router.samples("extproc_served_total")
-                    return outcomes.get(("retry", "llm"), 0)
+                    return outcomes.get(("untried", "llm"), 0)
 
                 assert await serves() == HOST
-                assert await retried() == 0
+                assert await passed_over() == 0
 
                 # The router learns of the second engine; Envoy cannot know it yet.
                 file.write_text(yaml.safe_dump([first.address, second.address]))
 
                 async def fell_back() -> bool:
                     assert await serves() == HOST
-                    return await retried() > 0
+                    return await passed_over() > 0
 
                 await eventually(fell_back, "the router picks the engine that Envoy does not know")
                 assert await hosts() == 1

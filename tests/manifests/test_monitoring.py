@@ -23,7 +23,7 @@ MONITORING = Path(__file__).parents[2] / "manifests" / "monitoring"
 
 VALUES = {
     "reason": set(REASONS),
-    "outcome": {"first_choice", "retry", "late", "none"},
+    "outcome": {"first_choice", "retry", "untried", "none"},
     "state": {"eligible", "suspect", "known", "unknown", "connected", "unreachable"},
     "result": set(RESULTS),
     "node_cache": {*get_args(NodeCache), ""},
