@@ -102,8 +102,8 @@ class PoolMetrics:
         self._retry.inc()
 
     def served_untried(self) -> None:
-        """The response came from another endpoint, and Envoy may not have tried the first choice: the pin came
-        after it had chosen, or named what it does not know."""
+        """The response came from another endpoint, and Envoy may not have tried the first choice: the pin
+        came after it had chosen, or named what it does not know."""
         self._untried.inc()
 
     def served_unknown(self) -> None:
@@ -275,9 +275,9 @@ class Metrics:
         )
         self._served = Tallies(
             "extproc_served",
-            "Responses begun, by who served: the first_choice, a retry elsewhere, untried (another endpoint, and"
-            " the first choice was not asked: the pin came too late or the gateway does not know it), or none"
-            " (not said).",
+            "Responses begun, by who served: the first_choice, a retry elsewhere, untried (another endpoint,"
+            " and the first choice was not asked: the pin came too late or the gateway does not know it), or"
+            " none (not said).",
             ["pool", "outcome"],
             registry,
         )

@@ -96,8 +96,8 @@ class Pinned(Protocol):
 
     def answered(self, served: str, status: int, tried: bool) -> None:
         """The response has begun: `served` is the endpoint's address or empty, `status` the HTTP status.
-        Not `tried`: Envoy may have chosen before the pin came, or it asked one upstream alone, so that another
-        endpoint served is no fault of the one that the pin named.
+        Not `tried`: Envoy may have chosen before the pin came, or it asked one upstream alone, so that
+        another endpoint served is no fault of the one that the pin named.
         """
 
     def release(self) -> None:
