@@ -16,6 +16,9 @@ from e2e.cluster.command import run, succeeds
 
 DOCKERFILES = Path(__file__).parent / "dockerfiles"
 
+KEPT = 3
+"""Versions of an image that stay: another checkout may use one, and a change taken back finds its own."""
+
 LEGACY = {"DOCKER_BUILDKIT": "0"}
 """The builder that needs no plugin, and takes base images that are only here."""
 
@@ -49,6 +52,7 @@ def build(
                     *("--file", dockerfile, context),
                     environment=LEGACY,
                 )
+            prune(name)
     return tag
 
 
@@ -65,12 +69,22 @@ def program(binary: Path) -> str:
                 changes = (f'ENTRYPOINT ["{entry}"]', "ENV PATH=/usr/local/bin")
                 given = [word for change in changes for word in ("--change", change)]
                 run("docker", "import", *given, file.name, tag)
+            prune(binary.name)
     return tag
 
 
 def _runnable(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.mode, member.uid, member.gid, member.mtime = 0o755, 0, 0, 0
     return member
+
+
+def prune(name: str) -> None:
+    """Remove all but the newest versions of an image. What a container uses stays."""
+    repository = f"warmroute-e2e/{name}"
+    # Newest first.
+    tags = run("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", repository).split()
+    for old in tags[KEPT:]:
+        succeeds("docker", "image", "rm", old)
 
 
 def exists(reference: str) -> bool:

@@ -37,6 +37,7 @@ def image() -> str:
     with cache.alone("image-node"):
         if not images.exists(tag):
             _commit(base, tag, binaries, wanted)
+            images.prune("node")
     return tag
 
 
