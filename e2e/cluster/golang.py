@@ -38,6 +38,14 @@ class Program:
     """That of its module: `v1.2.3`."""
     tags: tuple[str, ...] = ()
     """Build tags."""
+    module: str = ""
+    """Its module, where it is to be built in the source of that: `go install` wants the list of a module's
+    versions, which proxies do not have of every one."""
+
+    @property
+    def within(self) -> str:
+        """The package as it is called within its module."""
+        return f"./{self.package.removeprefix(self.module).strip('/')}"
 
     @property
     def name(self) -> str:
@@ -77,15 +85,18 @@ _METRICS_SERVER = "sigs.k8s.io/metrics-server"
 
 
 def program(wanted: Program) -> Path:
-    """The binary, built by `go install` if it is not there. Raises `BuildError`."""
+    """The binary, built if it is not there. Raises `BuildError`."""
     binary = _place(wanted.name, wanted.version)
     with _lacking(binary) as directory:
         if directory:
             tags = ["-tags", ",".join(wanted.tags)] if wanted.tags else []
-            _go(
-                ["install", *_FLAGS, "-ldflags", "-s -w", *tags, f"{wanted.package}@{wanted.version}"],
-                GOBIN=str(directory),
-            )
+            if wanted.module:
+                _build(source(wanted.module, wanted.version), directory, [*tags, wanted.within])
+            else:
+                _go(
+                    ["install", *_FLAGS, "-ldflags", "-s -w", *tags, f"{wanted.package}@{wanted.version}"],
+                    GOBIN=str(directory),
+                )
     return binary
 
 
@@ -122,17 +133,16 @@ def metrics_server() -> Path:
 
 
 def tests(wanted: Program) -> Path:
-    """The tests of a published package as a binary, built by `go test -c` if it is not there.
+    """The tests of a package of a module as a binary, built in its source by `go test -c` if it is not there.
 
-    Its dependencies are those that its own module names. Raises `BuildError`.
+    Raises `BuildError`.
     """
     binary = _place(f"{wanted.name}.test", wanted.version)
     with _lacking(binary) as directory:
         if directory:
-            _go(["mod", "init", "build"], cwd=directory)
-            _go(["get", "-t", f"{wanted.package}@{wanted.version}"], cwd=directory)
-            built = ["-o", str(directory / binary.name), wanted.package]
-            _go(["test", "-c", *_FLAGS, "-ldflags", "-s -w", *built], cwd=directory)
+            built = ["-o", str(directory / binary.name), wanted.within]
+            module = source(wanted.module, wanted.version)
+            _go(["test", "-c", *_FLAGS, "-ldflags", "-s -w", *built], cwd=module)
     return binary
 
 

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from e2e.cluster import engine, kind
+from e2e.cluster import engine, golang, kind
 from e2e.cluster.command import ClusterError
 from e2e.cluster.golang import BuildError
 from e2e.cluster.steps import Steps
@@ -51,6 +51,16 @@ def conform(steps: Steps, wanted: list[str], test: str | None) -> list[str]:
 
     Raises `ClusterError` or `BuildError`.
     """
+    # In each list one leaves much of what the next is made of.
+    steps.side_by_side(
+        [
+            [(one.name, partial(golang.program, one)) for one in (istio.PILOT_DISCOVERY, istio.PILOT_AGENT)],
+            [
+                *((one.name, partial(golang.program, one)) for one in (pickers.REFERENCE, pickers.ECHO)),
+                ("suite", partial(golang.tests, suite.SUITE)),
+            ],
+        ]
+    )
     steps.run("Istio", istio.install)
     base = pickers.manifests() / "base.yaml"
     kind.apply([istio.trust(namespace, name) for namespace, name in pickers.by_pool(base).values()])

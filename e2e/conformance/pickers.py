@@ -12,8 +12,12 @@ from e2e.cluster.command import run
 from images.build import EXTPROC
 
 MODULE = "sigs.k8s.io/gateway-api-inference-extension"
-REFERENCE = golang.Program(f"{MODULE}/cmd/epp", versions.INFERENCE_EXTENSION)
-ECHO = golang.Program("sigs.k8s.io/gateway-api/conformance/echo-basic", versions.GATEWAY_API_OF_SUITE)
+REFERENCE = golang.Program(f"{MODULE}/cmd/epp", versions.INFERENCE_EXTENSION, module=MODULE)
+ECHO = golang.Program(
+    "sigs.k8s.io/gateway-api/conformance/echo-basic",
+    versions.GATEWAY_API_OF_SUITE,
+    module="sigs.k8s.io/gateway-api",
+)
 _DOCKERFILE = Path(__file__).parent / "dockerfiles" / "picker.Dockerfile"
 
 

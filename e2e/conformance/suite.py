@@ -12,7 +12,7 @@ from e2e.cluster import golang, kind, versions
 from e2e.cluster.command import ClusterError, run
 from e2e.conformance import istio, pickers
 
-SUITE = golang.Program(f"{pickers.MODULE}/conformance", versions.INFERENCE_EXTENSION)
+SUITE = golang.Program(f"{pickers.MODULE}/conformance", versions.INFERENCE_EXTENSION, module=pickers.MODULE)
 NAMESPACES = ("inference-conformance-infra", "inference-conformance-app-backend")
 MOST_SECONDS = 1500
 """For all of the tests. One that fails gives up after 200 s."""
