@@ -63,6 +63,8 @@ class Actors:
         self.boots: dict[str, str] = {}
         self.failing: dict[str, int] = {}
         """Exit code of fill Jobs on nodes of these names."""
+        self.last_words = ""
+        """What their pods say last."""
 
     # --- reading ---
 
@@ -141,8 +143,8 @@ class Actors:
         self.disks.setdefault(name, {})
         await self.report(name)
 
-    async def report(self, name: str) -> None:
-        """The agent of a node says what is there."""
+    async def report(self, name: str, at: datetime | None = None) -> None:
+        """The agent of a node says what is there; `at` is when it looked, else now."""
         node = await self.get("Node", name)
         assert node is not None
         pods = await self.all("Pod")
@@ -155,7 +157,7 @@ class Actors:
         status = NodeCacheStatus(
             node_uid=node["metadata"]["uid"],
             boot_id=self.boots[name],
-            observed_at=datetime.now(UTC),
+            observed_at=at or datetime.now(UTC),
             roots=(RootStatus(path=DEFAULT_ROOT, usable=True, total_bytes=1 << 40, available_bytes=1 << 40),),
             caches=tuple(
                 CacheOnNode(
@@ -198,8 +200,15 @@ class Actors:
 
     async def _resolve(self, job: Json) -> None:
         name = job["metadata"]["name"]
+        await self._pod_of(job, next(iter(self.disks)), {"phase": "Succeeded"})
+        endpoint = job["metadata"]["labels"][ENDPOINT]
+        self.printed[f"{name}-x"] = self.sources.get(endpoint, self.source)
+        await self._complete(name)
+
+    async def _pod_of(self, job: Json, node: str, status: Json) -> None:
+        """The pod of a Job has ended."""
+        name = job["metadata"]["name"]
         template = job["spec"]["template"]
-        node = next(iter(self.disks))
         owner = {
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -218,15 +227,16 @@ class Actors:
         except ApiError as error:
             if error.status != 409:
                 raise
-        endpoint = job["metadata"]["labels"][ENDPOINT]
-        self.printed[f"{name}-x"] = self.sources.get(endpoint, self.source)
-        await self._status(path("Pod", f"{name}-x", self.namespace, "status"), {"phase": "Succeeded"})
-        await self._complete(name)
+        await self._status(path("Pod", f"{name}-x", self.namespace, "status"), status)
 
     async def _fill(self, job: Json) -> None:
         metadata = job["metadata"]
         node, key = metadata["annotations"][NODE], metadata["labels"][CACHE_KEY]
         if (code := self.failing.get(node)) is not None:
+            ended = {"exitCode": code, "reason": "Error", "message": self.last_words}
+            container = {"name": "cacheprep", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+            statuses = [{**container, "state": {"terminated": ended}}]
+            await self._pod_of(job, node, {"phase": "Failed", "containerStatuses": statuses})
             said = f"Container cacheprep for pod {self.namespace}/x failed with exit code {code}"
             await self._fail(metadata["name"], f"{said} matching FailJob rule at index 2")
             return

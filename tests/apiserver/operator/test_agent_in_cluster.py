@@ -22,7 +22,7 @@ from tests.apiserver.operator.actors import Actors
 from tests.apiserver.operator.identity import kubeconfig_of, token
 from tests.envoy.process import Process, eventually, free_address
 from tests.store.origin import make_model
-from tests.store.running import fetch, run
+from tests.store.running import fetch, run, running
 
 
 @pytest.fixture
@@ -127,6 +127,32 @@ async def test_an_agent_tells_keeps_and_removes_what_is_on_its_disk(
     await eventually(gone, "it is removed", 30, process=agent)
     await actors.cluster.send("DELETE", path("ModelDataCacheConfig", "llama-1", actors.namespace))
     await eventually(lambda: not store.exists(), "its store is removed", 30, process=agent)
+
+
+async def test_how_far_a_fetch_is_and_how_fast_is_told_while_it_runs_and_that_it_ended(
+    actors: Actors, agent: Process, root: Path, tmp_path: Path
+) -> None:
+    make_model(tmp_path / "other", seed=2)
+    store = Path(store_path(str(root), actors.namespace))
+    slow = ("--bandwidth", "200kB", "--range-size", "64MiB", "--connections", "1", "--watermark", "100%")
+
+    async def partial() -> list[dict[str, Any]]:
+        return [one for one in await caches(actors) if one["state"] == "partial"]
+
+    async def moves() -> bool:
+        return any("bytesPerSecond" in one for one in await partial())
+
+    with running("fetch", f"file://{tmp_path}/other", "--to", store, *slow, "--quiet"):
+        await eventually(moves, "it is told that somebody fetches", 60, process=agent)
+        (one,) = await partial()
+        assert one["bytesTotal"] > 8_000_000
+        assert one["bytesDone"] < one["bytesTotal"]
+
+    async def stands() -> bool:
+        found = await partial()
+        return len(found) == 1 and "bytesPerSecond" not in found[0]
+
+    await eventually(stands, "it is told that nobody does any more", 60, process=agent)
 
 
 async def test_an_agent_that_is_told_to_stop_ends_well_and_leaves_what_it_said(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,13 @@ async def test_an_edit_between_plan_and_write_is_neither_lost_nor_undone(
     found = await actors.get("InferenceEndpointConfig", "llama")
     assert found is not None
     assert found["metadata"]["annotations"] == {"example.com/edit": str(edited)}
+    # Plans whose status was refused were made again, and tell of nothing twice.
+    told: dict[str, list[str]] = {}
+    for event in sorted(await actors.all("Event"), key=lambda one: int(one["metadata"]["resourceVersion"])):
+        condition, said = event["message"].partition(":")[0].split(" is ")
+        told.setdefault(condition, []).append(f"{said} {event['reason']}")
+    assert {"GateOpen", "Cached", "Available"} <= told.keys()
+    assert all(earlier != later for each in told.values() for earlier, later in pairwise(each)), told
 
 
 async def test_a_right_that_lacks_is_named_and_the_rest_goes_on(

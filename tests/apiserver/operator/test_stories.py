@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from cacheprep.api.names import COMPONENT, FINALIZER, WEIGHTS_READY
+from cacheprep.plan.possession import SILENT_SECONDS
 from cacheprep.store.layout import State
 from tests.apiserver.operator.actors import Actors, key, listing
 from tests.apiserver.operator.running import Keeper
@@ -168,6 +170,82 @@ async def test_a_node_whose_disk_was_wiped_is_filled_again_and_is_cold_meanwhile
         return actors.disks["node-a"] == {key(actors.source): State.READY} and not await some_cold(actors)
 
     await until(actors, keeper, filled, "it is filled again")
+
+
+async def test_why_a_job_failed_is_said_by_the_endpoint_and_in_one_event_with_what_to_do(
+    actors: Actors, keeper: Keeper
+) -> None:
+    actors.failing = {"node-a": 3, "node-b": 3}
+    actors.last_words = "AccessDenied: s3://weights/llama/: 403 Forbidden"
+    await actors.endpoint()
+
+    async def told() -> bool:
+        found = await condition(actors, "Cached")
+        return found is not None and found["reason"] == "AccessDenied"
+
+    await until(actors, keeper, told, "the condition says so")
+    found = await condition(actors, "Cached")
+    assert found is not None
+    assert "s3://weights/llama/: 403 Forbidden. Give the ServiceAccount or Secret" in found["message"]
+    events = [one for one in await actors.all("Event") if one["reason"] == "AccessDenied"]
+    assert {(one["type"], one["involvedObject"]["kind"]) for one in events} == {
+        ("Warning", "InferenceEndpointConfig")
+    }
+    assert "403 Forbidden. Give the ServiceAccount" in events[0]["message"]
+
+
+async def test_how_pods_are_replaced_changes_at_once_and_their_template_does_not(
+    actors: Actors, keeper: Keeper
+) -> None:
+    await actors.endpoint()
+    await until(actors, keeper, loads(actors, key(actors.source)), "it serves")
+    (before,) = await actors.all("Deployment")
+    await actors.endpoint(cachePolicy={"rollover": "breakBeforeMake"})
+    wanted = {"maxSurge": 0, "maxUnavailable": "25%"}
+
+    async def changed() -> bool:
+        (now,) = await actors.all("Deployment")
+        return bool(now["spec"]["strategy"]["rollingUpdate"] == wanted)
+
+    await until(actors, keeper, changed, "the strategy is another one")
+    (after,) = await actors.all("Deployment")
+    assert after["spec"]["template"] == before["spec"]["template"]
+    container = {"name": "vllm", "image": "vllm:2"}
+    template = {"template": {"spec": {"containers": [container]}}}
+    await actors.endpoint(cachePolicy={"rollover": "breakBeforeMake"}, engine=template)
+
+    async def rolled() -> bool:
+        (now,) = await actors.all("Deployment")
+        return bool(now["spec"]["template"]["spec"]["containers"][0]["image"] == "vllm:2")
+
+    await until(actors, keeper, rolled, "another image is rolled out all the same")
+    assert await changed()
+
+
+async def test_a_node_whose_agent_has_fallen_silent_is_not_ready_until_it_is_heard(
+    actors: Actors, keeper: Keeper
+) -> None:
+    await actors.endpoint()
+    await until(actors, keeper, loads(actors, key(actors.source)), "it serves")
+    await keeper.kill()
+    await actors.report("node-b", datetime.now(UTC) - timedelta(seconds=SILENT_SECONDS))
+    # A controller that was not there before goes by what the agent said itself.
+    keeper.start()
+
+    async def unlabelled() -> bool:
+        found = await condition(actors, "Cached")
+        silent = found is not None and (found["status"], found["reason"]) == ("Unknown", "AgentSilent")
+        return silent and (await labels(actors, WEIGHTS_READY))["node-b"] == []
+
+    await eventually(unlabelled, "node-b is not called prepared any more")
+    assert len((await labels(actors, WEIGHTS_READY))["node-a"]) == 1
+    assert not [one for one in await actors.all("Job") if not one["metadata"].get("deletionTimestamp")]
+    await actors.report("node-b")
+
+    async def labelled() -> bool:
+        return len((await labels(actors, WEIGHTS_READY))["node-b"]) == 1
+
+    await eventually(labelled, "it is called prepared again")
 
 
 async def test_a_namespace_that_forbids_host_paths_is_told_so_and_gets_no_jobs_until_it_does_not(
