@@ -152,7 +152,7 @@ def hold() -> Path:
     binary = _place("hold", key)
     with _lacking(binary) as directory:
         if directory:
-            _build(HOLD, directory / "hold", ["."])
+            _build(HOLD, directory, ["."])
     return binary
 
 
