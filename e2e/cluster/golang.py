@@ -105,14 +105,14 @@ def etcd() -> Path:
     binary = _place("etcd", versions.ETCD)
     with _lacking(binary) as directory:
         if directory:
-            _go(["mod", "init", "build"], cwd=directory)
+            _go(["mod", "init", "etcd"], cwd=directory)
             (directory / "main.go").write_text(
                 'package main\n\nimport (\n\t"os"\n\n\t"go.etcd.io/etcd/server/v3/etcdmain"\n)\n\n'
                 "func main() { etcdmain.Main(os.Args) }\n"
             )
             _go(["get", f"go.etcd.io/etcd/server/v3@{versions.ETCD}"], cwd=directory)
             _go(["mod", "tidy"], cwd=directory)
-            _build(directory, directory / "etcd", ["."])
+            _build(directory, directory, ["."])
     return binary
 
 
