@@ -226,7 +226,7 @@ def _built_together(packages: Mapping[str, str], version: str) -> list[Path]:
             with tempfile.TemporaryDirectory(dir=_scratch()) as directory:
                 if wanted:
                     built = [packages[name] for name in wanted]
-                    _build(_kubernetes_module(), f"{directory}/", built, _kubernetes_version())
+                    _build(_kubernetes_module(), Path(directory), built, _kubernetes_version())
                 for name in wanted:
                     binaries[name].parent.mkdir(parents=True, exist_ok=True)
                     Path(directory, name).replace(binaries[name])
@@ -271,9 +271,9 @@ def _kubernetes_version() -> str:
     return " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in said.items())
 
 
-def _build(module: Path, output: Path | str, packages: Sequence[str], flags: str = "") -> None:
-    """`output` is the binary, or with a slash at its end the directory for one of each package."""
-    _go(["build", *_FLAGS, "-ldflags", f"-s -w {flags}".strip(), "-o", str(output), *packages], cwd=module)
+def _build(module: Path, into: Path, packages: Sequence[str], flags: str = "") -> None:
+    """`into` is a directory that is there: it gets a binary of each package."""
+    _go(["build", *_FLAGS, "-ldflags", f"-s -w {flags}".strip(), "-o", str(into), *packages], cwd=module)
 
 
 def _downloaded(module: str, version: str) -> dict[str, str]:
