@@ -288,7 +288,7 @@ def _go(arguments: Sequence[str], cwd: Path | None = None, **environment: str) -
         check=False,
         text=True,
         capture_output=True,
-        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", **environment},
+        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GOWORK": "off", **environment},
     )
     if done.returncode != 0:
         raise BuildError(f"go {' '.join(arguments)}:\n{done.stderr or done.stdout}")
