@@ -142,7 +142,7 @@ def tests(wanted: Program) -> Path:
         if directory:
             built = ["-o", str(directory / binary.name), wanted.within]
             module = source(wanted.module, wanted.version)
-            _go(["test", "-c", *_FLAGS, "-ldflags", "-s -w", *built], cwd=module)
+            _go(["test", "-c", "-vet=off", *_FLAGS, "-ldflags", "-s -w", *built], cwd=module)
     return binary
 
 
