@@ -155,14 +155,11 @@ class Reason(_Row):
         "RightMissing",
         "Apply manifests/operator again: the message names the verb and the resource.",
     )
-    RIGHTS_COMPLETE = "RightsComplete", "Nothing."
 
     # Of the end.
-    DISABLED = "Disabled", "Nothing: files go from a node when no pod there uses them."
     WAITING_FOR_PODS = "WaitingForPods", "Nothing: files in use stay until the pods have stopped."
     REMOVING = "Removing", "Nothing: agents delete the files."
     CLEANUP_TIMED_OUT = "CleanupTimedOut", "On the nodes in the message: `cacheprep rm KEY --to ROOT`."
-    REMOVED = "Removed", "Nothing."
 
 
 def reason_of(failure: FailureReason | None) -> Reason:

@@ -42,9 +42,9 @@ class Changes:
         """A condition is as that of another object."""
         self._put(of_another.type, of_another.status, of_another.reason, of_another.message)
 
-    def knew(self, kind: ConditionType) -> bool:
-        """Whether there was a condition of this type before."""
-        return kind.value in self._before
+    def before(self, kind: ConditionType) -> Condition | None:
+        """The condition of this type as it was."""
+        return self._before.get(kind.value)
 
     def _put(self, kind: str, status: Status, reason: str, message: str) -> None:
         before = self._before.get(kind)

@@ -15,7 +15,7 @@ from cacheprep.api.caches import (
 )
 from cacheprep.api.conditions import ConditionType, Reason, reason_named, reason_of
 from cacheprep.api.model import moment
-from cacheprep.api.serving import Phase, ServingStatus
+from cacheprep.api.serving import Phase, Rollover, ServingStatus
 from cacheprep.plan.actions import Event
 from cacheprep.plan.conditions import Changes
 from cacheprep.plan.draft import Draft
@@ -226,7 +226,7 @@ def say_endpoint(
     if gate is not None and gate.open and problem is None:
         opened = opened or moment(observed.now)
     _available(observed, changes)
-    _rollover(which, gate, changes)
+    _rollover(observed, which, gate, changes)
     cache = which.wanted or which.active
     ready = 0
     if cache is not None:
@@ -305,15 +305,26 @@ def _available(observed: Observed, changes: Changes) -> None:
         changes.set(ConditionType.AVAILABLE, True, reason, "pods serve")
 
 
-def _rollover(which: Versions, gate: Gate | None, changes: Changes) -> None:
-    if not which.rolling_over or which.active is None:
-        if changes.knew(ConditionType.ROLLING_OVER):
-            changes.set(ConditionType.ROLLING_OVER, False, Reason.COMPLETE, "pods load what is wanted")
+def _rollover(observed: Observed, which: Versions, gate: Gate | None, changes: Changes) -> None:
+    """A rollover is under way from when another cache is wanted until all pods load that one."""
+    kind, before = ConditionType.ROLLING_OVER, changes.before(ConditionType.ROLLING_OVER)
+    under_way = which.rolling_over or (before is not None and before.status == "True")
+    loaded = which.active is not None and which.active.name == which.wanted_name
+    deployment = observed.deployment
+    if not under_way or which.wanted_name is None or (loaded and deployment and deployment.rolled_out):
+        if under_way or before is not None:
+            changes.set(kind, False, Reason.COMPLETE, "pods load what is wanted")
         return
-    said = f"from {which.active.name} to {which.wanted_name}"
+    if loaded:
+        changes.set(
+            kind, True, Reason.ROLLING_OUT, f"pods are replaced by those that load {which.wanted_name}"
+        )
+        return
+    breaks = observed.endpoint.spec.cache_policy.rollover is Rollover.BREAK_BEFORE_MAKE
+    said = f"from {which.active.name} to {which.wanted_name}" if which.active else f"to {which.wanted_name}"
     if gate is not None:
         said += f"; {gate.message}"
-    changes.set(ConditionType.ROLLING_OVER, True, Reason.FILLING_NEXT, said)
+    changes.set(kind, True, Reason.MAKING_ROOM if breaks else Reason.FILLING_NEXT, said)
 
 
 def _phase(which: Versions, deployed: bool, serving: bool, problem: bool) -> Phase:

@@ -23,6 +23,13 @@ def test_the_page_has_the_table_that_the_code_makes(name: str, table: str) -> No
     assert found[1] == table, "run `python -m cacheprep.api.conditions_table docs/model-cache.md`"
 
 
+def test_every_reason_on_the_page_is_one_that_the_code_gives() -> None:
+    sources = "\n".join(path.read_text() for path in (PAGE.parents[1] / "cacheprep").rglob("*.py"))
+    of_failures = {failure.name for failure in FailureReason}
+    given = {reason.name for reason in Reason if f"Reason.{reason.name}" in sources}
+    assert {reason.name for reason in Reason} == given | of_failures
+
+
 def test_every_reason_of_a_failure_is_a_reason_of_a_condition() -> None:
     for failure in FailureReason:
         assert reason_of(failure).value == failure.value

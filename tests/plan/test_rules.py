@@ -502,19 +502,27 @@ def test_turning_the_image_cache_on_has_the_image_on_nodes_at_once_and_restarts_
     assert [one["weight"] for one in preferred] == [100, 50], "new pods prefer it from the next template on"
 
 
-def test_a_rollover_is_said_to_be_complete() -> None:
-    world = serving()
+@pytest.mark.parametrize(
+    ("rollover", "told"),
+    [
+        ("makeBeforeBreak", ["FillingNext", "RollingOut", "Complete"]),
+        ("breakBeforeMake", ["MakingRoom", "RollingOut", "Complete"]),
+    ],
+)
+def test_a_rollover_is_under_way_until_all_pods_load_the_new_cache(rollover: str, told: list[str]) -> None:
+    world = serving(cachePolicy={"rollover": rollover})
     assert world.condition("RollingOver") is None
+    world.finished.clear()
     world.version = 2
     world.edit(modelSource={"s3": {"uri": "s3://models/other/"}})
-    world.rest()
-    during = world.condition("RollingOver")
     world.settle()
-    after = world.condition("RollingOver")
-    assert during is not None
-    assert after is not None
-    assert (during["status"], during["reason"]) == ("True", "FillingNext")
-    assert (after["status"], after["reason"]) == ("False", "Complete")
+    events = [
+        one for one in world.finished if isinstance(one, Event) and one.message.startswith("RollingOver is")
+    ]
+    assert [one.reason for one in events] == told
+    condition = world.condition("RollingOver")
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("False", "Complete")
 
 
 def test_disabling_caches_restarts_no_pod_and_takes_labels_slices_and_daemon_sets_away_at_once() -> None:
