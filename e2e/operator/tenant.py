@@ -117,7 +117,7 @@ class Tenant:
 
     async def kubectl(self, *words: str) -> str:
         """What kubectl says in the namespace. Raises `ClusterError`."""
-        return await stack.kubectl(*words, f"--namespace={self.namespace}")
+        return await stack.kubectl(f"--namespace={self.namespace}", *words)
 
     async def all(self, kind_: str, selector: str = "") -> list[Json]:
         """Objects of a kind."""
