@@ -34,9 +34,9 @@ async def first_turns(gateway: Client, numbers: range, headers: dict[str, str]) 
 
 async def test_equal_prefixes_meet_on_one_engine_and_the_engines_count_their_hits(gateway: Client) -> None:
     before = await stack.cached_tokens()
-    outcomes = [
-        await gateway.ask(conversation, turn) for turn in range(4) for conversation in range(100, 112)
-    ]
+    numbers = range(100, 112)
+    outcomes = await first_turns(gateway, numbers, {})
+    outcomes += [await gateway.ask(number, turn) for turn in range(1, 4) for number in numbers]
     all_served(outcomes)
     pinned(outcomes)
     met = engines_by_conversation(outcomes)
