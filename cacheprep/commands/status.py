@@ -38,7 +38,7 @@ def command(name: str | None, namespace: str | None, as_json: bool) -> None:
     from cacheprep.plan.settings import Settings
 
     world = World(lambda _: None, lambda: None, time.time)
-    asyncio.run(_read(world))
+    image = asyncio.run(_read(world)) or Settings().image
     found = []
     now = time.time()
     for parent in sorted(world.parents, key=lambda one: (one.namespace, one.name)):
@@ -48,7 +48,7 @@ def command(name: str | None, namespace: str | None, as_json: bool) -> None:
         if observed is not None:
             # Which roots the operator allows is its own business: here each is taken for allowed.
             roots = tuple({cache.spec.host_path for cache in observed.data_caches}) or Settings().roots
-            found.append(overview(observed, Settings(roots=roots)))
+            found.append(overview(observed, Settings(roots=roots, image=image)))
     if not found and name is not None:
         where = f" in namespace {namespace}" if namespace is not None else ""
         raise Failure(
@@ -67,12 +67,21 @@ def command(name: str | None, namespace: str | None, as_json: bool) -> None:
         _print(one, now)
 
 
-async def _read(world: World) -> None:
+async def _read(world: World) -> str:
+    """Read all, and the operator's image as it has written it; "" if it has written none."""
+    from cacheprep.api.names import COMPONENT
+    from cacheprep.controller.reading import own_image
+    from cacheprep.objects import RESOURCES
+    from extproc.pool.discovery.kubernetes import Listing
+
     try:
         async with connected() as cluster:
             for index in world.indices:
                 objects, _ = await cluster.objects(index.listing)
                 index.take(objects)
+            keeping = Listing(RESOURCES["DaemonSet"], "", own_image, selector=COMPONENT)
+            images, _ = await cluster.objects(keeping)
+            return next(filter(None, images.values()), "")
     except ApiError as error:
         denied = error.status in (401, FORBIDDEN)
         reason = Reason.ACCESS_DENIED if denied else Reason.INVALID_REQUEST

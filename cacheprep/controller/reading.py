@@ -26,6 +26,7 @@ from cacheprep.api.names import (
 )
 from cacheprep.failures import Reason
 from cacheprep.objects import Json
+from cacheprep.plan.images import HOLD
 from cacheprep.plan.observed import (
     Component,
     Deployment,
@@ -209,6 +210,12 @@ def deployment(item: Json) -> Owned:
         deleting=_deleting(item),
     )
     return Owned(metadata["namespace"], metadata["name"], _owner(item).get("uid") or "", said)
+
+
+def own_image(item: Json) -> str:
+    """The operator's image that a DaemonSet of ours runs; "" if it is not one."""
+    containers = item["spec"]["template"]["spec"].get("initContainers") or ()
+    return next((str(one["image"]) for one in containers if one["name"] == HOLD), "")
 
 
 def endpoint_slice(item: Json) -> Placed:

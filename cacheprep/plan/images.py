@@ -29,6 +29,8 @@ from cacheprep.plan.status import told, write_status
 from cacheprep.plan.targets import ARCHITECTURE, node_terms, targets
 from cacheprep.plan.workload import images
 
+HOLD = "warmroute-hold"
+"""The init container of the operator's own image."""
 _HOLD = "/warmroute"
 
 
@@ -257,13 +259,13 @@ def _daemon_set(cache: ModelImageCache, users: Sequence[Endpoint], settings: Set
         "terminationGracePeriodSeconds": 1,
         "imagePullSecrets": _union(specs, "imagePullSecrets"),
         "tolerations": _union(specs, "tolerations"),
-        "volumes": [{"name": "warmroute-hold", "emptyDir": {}}],
+        "volumes": [{"name": HOLD, "emptyDir": {}}],
         "initContainers": [
             {
-                "name": "warmroute-hold",
+                "name": HOLD,
                 "image": settings.image,
                 "command": ["/usr/local/bin/hold", "install", _HOLD],
-                "volumeMounts": [{"name": "warmroute-hold", "mountPath": _HOLD}],
+                "volumeMounts": [{"name": HOLD, "mountPath": _HOLD}],
                 "securityContext": confined(UNPRIVILEGED),
                 "resources": _SMALL,
             }
@@ -273,7 +275,7 @@ def _daemon_set(cache: ModelImageCache, users: Sequence[Endpoint], settings: Set
                 "name": "warmroute-image",
                 "image": cache.spec.image,
                 "command": [f"{_HOLD}/hold"],
-                "volumeMounts": [{"name": "warmroute-hold", "mountPath": _HOLD, "readOnly": True}],
+                "volumeMounts": [{"name": HOLD, "mountPath": _HOLD, "readOnly": True}],
                 "securityContext": confined(UNPRIVILEGED),
                 "resources": _SMALL,
             }

@@ -257,3 +257,12 @@ def test_a_failed_job_whose_pods_are_gone_says_what_kubernetes_says() -> None:
 )
 def test_a_job_whose_pod_cannot_start_says_why(status: dict[str, Any], why: str) -> None:
     assert reading.with_words(reading.job(job()), [job_pod(**status)]).waiting == why
+
+
+def test_the_operators_own_image_is_read_where_it_has_written_it() -> None:
+    def daemon_set(**pod: Any) -> dict[str, Any]:
+        return {"spec": {"template": {"spec": pod}}}
+
+    hold = {"name": "warmroute-hold", "image": "registry.example/cacheprep:2"}
+    assert reading.own_image(daemon_set(initContainers=[{"name": "a", "image": "b"}, hold])) == hold["image"]
+    assert reading.own_image(daemon_set()) == ""
