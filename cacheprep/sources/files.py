@@ -19,8 +19,8 @@ from urllib.parse import unquote, urlsplit
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import MAX_FILES, File, Listing
 from cacheprep.sources.options import SourceOptions
+from cacheprep.sources.source import Body
 
-CHUNK_BYTES = 1 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a FIFO that took a file's place must not hang us.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -42,45 +42,31 @@ class FilesSource:
             else:
                 files = list(self._walk())
         except OSError as error:
-            raise self._failure(error, self._path) from error
+            raise self.failure(error, self._path) from error
         return self._options.listing(self.url, "", files)
 
     @contextmanager
-    def open(self, file: File, start: int, end: int) -> Iterator[Iterator[memoryview | bytes]]:
-        """Bytes [start, end), read by preadv(2) into one buffer."""
+    def open(self, file: File, start: int, end: int) -> Iterator[Body]:
+        """Bytes [start, end), read by preadv(2)."""
         try:
             descriptor = self._open(file.name)
         except OSError as error:
-            raise self._failure(error, file.name, listed=True) from error
+            raise self.failure(error, file.name, listed=True) from error
         try:
-            self._check(descriptor, file)
-            yield self._chunks(descriptor, file, start, end)
+            self.check(descriptor, file)
+            yield _Range(self, descriptor, file, start, end)
         finally:
             os.close(descriptor)
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _chunks(self, descriptor: int, file: File, start: int, end: int) -> Iterator[memoryview]:
-        buffer = memoryview(bytearray(min(CHUNK_BYTES, max(end - start, 0))))
-        at = start
-        while at < end:
-            try:
-                count = os.preadv(descriptor, [buffer[: end - at]], at)
-            except OSError as error:
-                raise self._failure(error, file.name, listed=True) from error
-            if not count:
-                raise _changed(file.name, f"ends at byte {at}")
-            at += count
-            if at == end:
-                self._check(descriptor, file)
-            yield buffer[:count]
-
-    def _check(self, descriptor: int, file: File) -> None:
+    def check(self, descriptor: int, file: File) -> None:
+        """Raise Failure(SourceChanged) if an open file is not the one that was listed."""
         try:
             found = os.fstat(descriptor)
         except OSError as error:
-            raise self._failure(error, file.name, listed=True) from error
+            raise self.failure(error, file.name, listed=True) from error
         if not stat.S_ISREG(found.st_mode):
             raise _changed(file.name, "is no longer a plain file")
         if _version(found) != file.version or found.st_size != file.size:
@@ -139,7 +125,8 @@ class FilesSource:
                     )
                 yield File(name, found.st_size, (), _version(found))
 
-    def _failure(self, error: OSError, name: str, *, listed: bool = False) -> Failure:
+    def failure(self, error: OSError, name: str, *, listed: bool = False) -> Failure:
+        """What an error of the file system stands for."""
         said = f"source {self.url}: {name!a:.300}: {error.strerror}"
         if error.errno in (errno.EACCES, errno.EPERM):
             return Failure(Reason.ACCESS_DENIED, f"{said}; let uid {os.geteuid()} read it")
@@ -148,6 +135,29 @@ class FilesSource:
                 return _changed(name, f"{error.strerror}")
             return Failure(Reason.INVALID_REQUEST, f"{said}; name a directory or file that is there")
         return Failure(Reason.SOURCE_UNAVAILABLE, said)
+
+
+class _Range:
+    """Bytes [start, end) of an open file."""
+
+    def __init__(self, source: FilesSource, descriptor: int, file: File, start: int, end: int) -> None:
+        self._source, self._descriptor, self._file = source, descriptor, file
+        self._at, self._end = start, end
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """The next bytes; the last ones only if the file is still the one that was listed."""
+        if self._at >= self._end:
+            return 0
+        try:
+            count = os.preadv(self._descriptor, [buffer[: self._end - self._at]], self._at)
+        except OSError as error:
+            raise self._source.failure(error, self._file.name, listed=True) from error
+        if not count:
+            raise _changed(self._file.name, f"ends at byte {self._at}")
+        self._at += count
+        if self._at == self._end:
+            self._source.check(self._descriptor, self._file)
+        return count
 
 
 def _path(url: str) -> str:

@@ -16,12 +16,13 @@ import urllib3
 
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import MAX_JSON_BYTES, File, Listing
+from cacheprep.sources.body import ResponseBody
 from cacheprep.sources.http_manifest import UNKNOWN, read_manifest
 from cacheprep.sources.options import SourceOptions
+from cacheprep.sources.source import Body, Nothing
 from cacheprep.sources.token import given_token
 from cacheprep.sources.web import (
     Web,
-    body,
     check_range,
     failure,
     origin,
@@ -57,10 +58,10 @@ class HttpSource:
         return self._options.listing(self.url, revision, probed)
 
     @contextmanager
-    def open(self, file: File, start: int, end: int) -> Iterator[Iterator[memoryview | bytes]]:
+    def open(self, file: File, start: int, end: int) -> Iterator[Body]:
         """Bytes [start, end), on the condition that ETag or Last-Modified is still as listed."""
         if start >= end:
-            yield iter(())
+            yield Nothing()
             return
         headers = {**self._headers(self._url(file)), **range_header(start, end), **_condition(file.version)}
         with self._web.get_following(self._url(file), headers, f"file {file.name!a}") as response:
@@ -72,7 +73,7 @@ class HttpSource:
                     f"file {file.name!a}: was {file.version}, is {found or 'without a version'}; list the"
                     " source anew",
                 )
-            yield body(response, end - start, f"file {file.name!a}")
+            yield ResponseBody(response, end - start, f"file {file.name!a}")
 
     def close(self) -> None:
         """Close connections."""

@@ -27,13 +27,14 @@ import urllib3
 
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import MAX_FILES, Digest, File, Listing, check_name
+from cacheprep.sources.body import ResponseBody
 from cacheprep.sources.options import SourceOptions
+from cacheprep.sources.source import Body, Nothing
 from cacheprep.sources.token import hub_token
 from cacheprep.sources.web import (
     MAX_REDIRECTS,
     REDIRECTS,
     Web,
-    body,
     check_range,
     failure,
     origin,
@@ -91,10 +92,10 @@ class HuggingFaceSource:
         return self._options.listing(self._canonical(commit), commit, files)
 
     @contextmanager
-    def open(self, file: File, start: int, end: int) -> Iterator[Iterator[memoryview | bytes]]:
+    def open(self, file: File, start: int, end: int) -> Iterator[Body]:
         """Bytes [start, end) of the commit's file, from where the Hub redirects to."""
         if start >= end:
-            yield iter(())
+            yield Nothing()
             return
         what = f"file {file.name!a}"
         commit, object_id = _read_version(file)
@@ -115,7 +116,7 @@ class HuggingFaceSource:
                 if origin(url) == origin(self._endpoint):
                     _check_linked(response, file, commit)
                     _check_object(response, file, object_id)
-                yield body(response, end - start, what)
+                yield ResponseBody(response, end - start, what)
                 return
 
     def close(self) -> None:

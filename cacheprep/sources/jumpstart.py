@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,7 +17,9 @@ import boto3
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import File, Listing
 from cacheprep.sources.options import SourceOptions
-from cacheprep.sources.s3 import S3Source, region_of
+from cacheprep.sources.s3 import S3Source
+from cacheprep.sources.s3_bucket import region_of
+from cacheprep.sources.source import Body
 
 _MODEL = re.compile(r"(?P<id>[A-Za-z0-9][A-Za-z0-9-]{0,254})(?:@(?P<version>\*|[0-9][0-9A-Za-z.]{0,30}))?/?")
 _MANIFEST, _MAX_MANIFEST_BYTES, _MAX_SPEC_BYTES = "models_manifest.json", 64 << 20, 16 << 20
@@ -49,7 +50,7 @@ class JumpStartSource:
             self._artifact = self._find()
         return self._artifact.resolve()
 
-    def open(self, file: File, start: int, end: int) -> AbstractContextManager[Iterator[memoryview | bytes]]:
+    def open(self, file: File, start: int, end: int) -> AbstractContextManager[Body]:
         """Bytes [start, end) of the artifact's file."""
         if self._artifact is None:
             self._artifact = self._find()

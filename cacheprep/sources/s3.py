@@ -1,4 +1,4 @@
-"""S3 and stores that speak it, by boto3: the SDK's chain of credentials, their renewal, and its signing.
+"""S3 and stores that speak it.
 
 Every object of a listing is asked for once by HEAD, for its version and its checksums; ranges are then read
 on the condition that the ETag is still that one, and of that VersionId where the bucket keeps versions. An
@@ -7,42 +7,41 @@ ETag is taken for a version, never for a digest: of a multipart upload it is non
 
 from __future__ import annotations
 
-import os
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import boto3
-import botocore.exceptions as aws
-import urllib3
-from botocore import UNSIGNED
-from botocore.config import Config
-
-from cacheprep import __version__
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import MAX_FILES, File, Listing
+from cacheprep.sources.body import ResponseBody
 from cacheprep.sources.options import SourceOptions
+from cacheprep.sources.s3_bucket import Bucket, Refused
 from cacheprep.sources.s3_checksums import digests, parts
-from cacheprep.sources.s3_failures import EXPIRED, client_failure, local_failure
-from cacheprep.sources.web import patiently
+from cacheprep.sources.s3_failures import refused
+from cacheprep.sources.source import Body, Nothing
+from cacheprep.sources.web import patiently, text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mypy_boto3_s3 import S3Client
 
 _HEADS = 16
 """Objects whose version is asked for at once."""
-_MAX_CONNECTIONS = 256
-CHUNK_BYTES = 256 << 10
 # S3 user guide, "Bucket naming rules"; older buckets and other stores allow more than these say.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _VERSION = re.compile(r'etag=(?P<etag>"[^"]*")(?: version=(?P<version>[^ ]+))?(?P<single> single)?')
-_T = TypeVar("_T")
-_Head = tuple[Mapping[str, Any], int | None]
-"""A HEAD response, and the bytes of a part where its checksum is composite."""
+
+
+class _Head(NamedTuple):
+    """What a store says of an object."""
+
+    headers: Mapping[str, str]
+    part_bytes: int | None
+    """Of each part of a multipart upload but the last, where its checksum is composite."""
 
 
 class S3Source:
@@ -52,26 +51,23 @@ class S3Source:
     """
 
     def __init__(self, url: str, options: SourceOptions) -> None:
-        self._bucket, self._key = _parse(url)
-        self.url = f"s3://{self._bucket}/{self._key}"
+        name, self._key = _parse(url)
+        self.url = f"s3://{name}/{self._key}"
         self._options = options
-        self._lock = threading.Lock()
-        self._client: S3Client | None = None
-        self._generation = 0
+        self._bucket = Bucket(name, options)
 
     def resolve(self) -> Listing:
         """List the object or what is below the prefix, with versions and checksums."""
         what = f"source {self.url}"
-        single = patiently(partial(self._called, what, self._head_single))
+        single = patiently(partial(self._single, what))
         if single is not None:
             [name] = self._options.wanted([self._key.rpartition("/")[2]]) or [""]
             if not name:
                 raise Failure(Reason.INVALID_REQUEST, f"{what}: the patterns leave the object out; drop them")
-            return self._options.listing(
-                self.url, single[0].get("VersionId", ""), [_file(name, single, " single")]
-            )
+            revision = single.headers.get("x-amz-version-id", "")
+            return self._options.listing(self.url, revision, [_file(name, single, " single")])
         prefix = self._prefix()
-        etags = patiently(partial(self._called, what, lambda client: self._list(client, prefix)))
+        etags = patiently(partial(self._list, prefix, what))
         if not etags:
             raise Failure(
                 Reason.INVALID_REQUEST, f"{what}: there is no such object and nothing below; check the URL"
@@ -80,20 +76,19 @@ class S3Source:
         Listing(self.url, "", tuple(File(name, 0) for name in names))  # refused before each is asked for
 
         def head(name: str) -> File:
-            def call(client: S3Client) -> File:
-                return _file(name, self._head(client, prefix + name, etags[name]))
-
-            return patiently(partial(self._called, f"file {name!a}", call, listed=True))
+            what = f"file {name!a}"
+            with _told(what, listed=True):
+                return _file(name, self._head(prefix + name, what, etags[name]))
 
         with ThreadPoolExecutor(_HEADS) as threads:
-            files = list(threads.map(head, names))
-        return self._options.listing(f"s3://{self._bucket}/{prefix}", "", files)
+            files = list(threads.map(lambda name: patiently(partial(head, name)), names))
+        return self._options.listing(f"s3://{self._bucket.name}/{prefix}", "", files)
 
     @contextmanager
-    def open(self, file: File, start: int, end: int) -> Iterator[Iterator[memoryview | bytes]]:
+    def open(self, file: File, start: int, end: int) -> Iterator[Body]:
         """Bytes [start, end) of the object, on the condition of its ETag and VersionId."""
         if start >= end:
-            yield iter(())
+            yield Nothing()
             return
         what = f"file {file.name!a}"
         match = _VERSION.fullmatch(file.version)
@@ -102,140 +97,77 @@ class S3Source:
                 Reason.INVALID_REQUEST, f"{what}: version {file.version!a:.100} is not of an S3 listing"
             )
         etag = match["etag"]
-        asked: dict[str, Any] = {"IfMatch": etag, "Range": f"bytes={start}-{end - 1}", **self._payer()}
+        asked = {"IfMatch": etag, "Range": f"bytes={start}-{end - 1}"}
         if match["version"]:
             asked["VersionId"] = match["version"]
         key = self._key if match["single"] else self._prefix() + file.name
-        response: Any = self._called(
-            what, lambda client: client.get_object(Bucket=self._bucket, Key=key, **asked), listed=True
-        )
-        with closing(response["Body"]) as body:
-            said = response.get("ContentRange", "")
-            if response.get("ETag") != etag or said.rpartition("/")[2] not in (str(file.size), ""):
+        with _told(what, listed=True), self._bucket.ask("GET", key, what, **asked) as response:
+            said = response.headers.get("Content-Range", "")
+            found = response.headers.get("ETag", "")
+            if found != etag or said.rpartition("/")[2] not in (str(file.size), ""):
                 raise Failure(
                     Reason.SOURCE_CHANGED,
-                    f"{what}: was {etag} of {file.size} bytes, is {response.get('ETag', '')!a:.100}"
+                    f"{what}: was {etag} of {file.size} bytes, is {found!a:.100}"
                     f" ({said!a:.100}); list the source anew",
                 )
-            if response["ContentLength"] != end - start:
+            length = response.headers.get("Content-Length", "")
+            if length != str(end - start):
                 raise Failure(
                     Reason.SOURCE_UNAVAILABLE,
-                    f"{what}: asked for bytes {start}-{end - 1}, got {response['ContentLength']} bytes; does"
-                    " the store serve ranges?",
+                    f"{what}: asked for bytes {start}-{end - 1}, got {length!a:.20} bytes; does the store"
+                    " serve ranges?",
                 )
-            yield _chunks(body, end - start, what)
+            yield ResponseBody(response, end - start, what)
 
     def close(self) -> None:
         """Close connections."""
-        with self._lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
+        self._bucket.close()
 
     def read(self, key: str, most: int) -> bytes:
         """The whole object `key` of this bucket, at most `most` bytes; for what leads to other objects.
 
         Raises Failure as `resolve`; InvalidRequest if it is longer.
         """
-        what = f"s3://{self._bucket}/{key}"
+        what = f"s3://{self._bucket.name}/{key}"
 
-        def get(client: S3Client) -> bytes:
-            with closing(client.get_object(Bucket=self._bucket, Key=key, **self._payer())["Body"]) as body:
-                return body.read(most + 1)
+        def get() -> bytes:
+            with _told(what), self._bucket.ask("GET", key, what) as response:
+                return text(response, most, what)
 
-        content = patiently(partial(self._called, what, get))
-        if len(content) > most:
-            raise Failure(Reason.INVALID_REQUEST, f"{what}: longer than the {most} bytes that are read")
-        return content
-
-    def _called(self, what: str, call: Callable[[S3Client], _T], *, listed: bool = False) -> _T:
-        """`call` with a client; once more with credentials read anew if they had expired.
-
-        boto3 renews what it can before it expires (roles, web identity, IMDS); this is for keys that somebody
-        else replaces in a file.
-        """
-        for again in (False, True):
-            client, generation = self._current()
-            try:
-                return call(client)
-            except aws.ClientError as error:
-                if again or error.response["Error"].get("Code") not in {*EXPIRED, "400"}:
-                    raise client_failure(error, what, listed=listed) from error
-                self._renew(generation)
-            except (aws.BotoCoreError, aws.HTTPClientError, urllib3.exceptions.HTTPError, OSError) as error:
-                raise local_failure(error, what) from error
-        raise AssertionError("the second turn returns or raises")
-
-    def _current(self) -> tuple[S3Client, int]:
-        """The client, and how many there were before it."""
-        with self._lock:
-            if self._client is None:
-                try:
-                    self._client = self._new_client()
-                except (aws.BotoCoreError, ValueError) as error:
-                    raise local_failure(error, f"source {self.url}") from error
-            return self._client, self._generation
-
-    def _new_client(self) -> S3Client:
-        session = boto3.Session()
-        config = Config(
-            connect_timeout=self._options.timeout_s,
-            read_timeout=self._options.timeout_s,
-            max_pool_connections=_MAX_CONNECTIONS,
-            retries={"total_max_attempts": 1},
-            # Ranges cannot be checked against an object's checksum; whole files are, when they are here.
-            response_checksum_validation="when_required",
-            request_checksum_calculation="when_required",
-            user_agent_extra=f"warmroute/{__version__}",
-        )
-        if session.get_credentials() is None:  # a public bucket
-            config = config.merge(Config(signature_version=UNSIGNED))
-        region = region_of(self._options, session) or "us-east-1"
-        return session.client(
-            "s3", endpoint_url=self._options.endpoint_url, region_name=region, config=config
-        )
-
-    def _renew(self, generation: int) -> None:
-        with self._lock:
-            if generation == self._generation:
-                self._client = None  # not closed: others may be reading from it
-                self._generation += 1
-
-    def _payer(self) -> dict[str, Any]:
-        return {"RequestPayer": "requester"} if self._options.requester_pays else {}
+        return patiently(get)
 
     def _prefix(self) -> str:
         return self._key if not self._key or self._key.endswith("/") else f"{self._key}/"
 
-    def _head_single(self, client: S3Client) -> _Head | None:
-        """HEAD of the one object that the URL names; None if it names a prefix."""
+    def _single(self, what: str) -> _Head | None:
+        """What the store says of the one object that the URL names; None if it names a prefix."""
         if not self._key or self._key.endswith("/"):
             return None
-        try:
-            return self._head(client, self._key)
-        except aws.ClientError as error:
-            status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-            # Who may not list a bucket is told 403 of an object that is not there.
-            if status != 404 and not (status == 403 and self._lists(client)):
-                raise
-            return None
+        with _told(what):
+            try:
+                return self._head(self._key, what)
+            except Refused as error:
+                status = error.refusal.status
+                # Who may not list a bucket is told 403 of an object that is not there.
+                if status != 404 and not (status == 403 and self._lists(what)):
+                    raise
+                return None
 
-    def _lists(self, client: S3Client) -> bool:
+    def _lists(self, what: str) -> bool:
+        asked: dict[str, Any] = {"Bucket": self._bucket.name, "Prefix": self._prefix(), **self._bucket.payer}
         try:
-            found = client.list_objects_v2(
-                Bucket=self._bucket, Prefix=self._prefix(), MaxKeys=1, **self._payer()
-            )
-        except aws.ClientError:
+            found = self._bucket.call(what, lambda client: client.list_objects_v2(MaxKeys=1, **asked))
+        except Refused:
             return False
         return bool(found.get("KeyCount"))
 
-    def _head(self, client: S3Client, key: str, etag: str | None = None) -> _Head:
-        asked = {"IfMatch": etag} if etag else {}
-        head: Callable[..., Mapping[str, Any]] = client.head_object
-        found = head(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED", **asked, **self._payer())
-        return found, self._part_bytes(client, key, found)
+    def _head(self, key: str, what: str, etag: str | None = None) -> _Head:
+        condition = {"IfMatch": etag} if etag else {}
+        with self._bucket.ask("HEAD", key, what, ChecksumMode="ENABLED", **condition) as response:
+            headers = response.headers
+        return _Head(headers, self._part_bytes(key, what, headers))
 
-    def _part_bytes(self, client: S3Client, key: str, found: Mapping[str, Any]) -> int | None:
+    def _part_bytes(self, key: str, what: str, found: Mapping[str, str]) -> int | None:
         """Bytes of each part but the last of a multipart upload with composite checksums, else None.
 
         A composite checksum can be checked only by who knows where the parts end. All uploaders that are
@@ -244,24 +176,33 @@ class S3Source:
         count = parts(found)
         if count is None:
             return None
-        asked = {"Bucket": self._bucket, "Key": key, "IfMatch": found["ETag"], **self._payer()}
-        if found.get("VersionId", "null") != "null":
-            asked["VersionId"] = found["VersionId"]
+        asked: dict[str, Any] = {"IfMatch": found["ETag"]}
+        if found.get("x-amz-version-id", "null") != "null":
+            asked["VersionId"] = found["x-amz-version-id"]
+
+        def length(number: int) -> int:
+            with self._bucket.ask("HEAD", key, what, PartNumber=number, **asked) as response:
+                return int(response.headers["Content-Length"])
+
         try:
-            first = client.head_object(PartNumber=1, **asked)["ContentLength"]
-            last = first if count == 1 else client.head_object(PartNumber=count, **asked)["ContentLength"]
-        except aws.ClientError as error:
-            if error.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 416, 501):
+            first = length(1)
+            last = first if count == 1 else length(count)
+        except Refused as error:
+            if error.refusal.status in (400, 416, 501):
                 return None  # a store that has no parts to show
             raise
-        whole = found["ContentLength"]
-        return int(first) if 0 < last <= first and first * (count - 1) + last == whole else None
+        whole = int(found["Content-Length"])
+        return first if 0 < last <= first and first * (count - 1) + last == whole else None
 
-    def _list(self, client: S3Client, prefix: str) -> dict[str, str]:
+    def _list(self, prefix: str, what: str) -> dict[str, str]:
         """ETags by name of every object below a prefix, but for folders as the console makes them."""
+        with _told(what):
+            return self._bucket.call(what, lambda client: self._listed(client, prefix))
+
+    def _listed(self, client: S3Client, prefix: str) -> dict[str, str]:
         etags: dict[str, str] = {}
         pages = client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=prefix, **self._payer()
+            Bucket=self._bucket.name, Prefix=prefix, **self._bucket.payer
         )
         for page in pages:
             for entry in page.get("Contents", ()):
@@ -277,9 +218,13 @@ class S3Source:
         return etags
 
 
-def region_of(options: SourceOptions, session: boto3.Session) -> str | None:
-    """The region that is asked for, or that the environment names; boto3 itself does not read AWS_REGION."""
-    return options.region or session.region_name or os.environ.get("AWS_REGION") or None
+@contextmanager
+def _told(what: str, *, listed: bool = False) -> Iterator[None]:
+    """Raise as Failure what the store refuses; see `refused`."""
+    try:
+        yield
+    except Refused as error:
+        raise refused(error.refusal, what, listed=listed) from error
 
 
 def _parse(url: str) -> tuple[str, str]:
@@ -295,20 +240,8 @@ def _parse(url: str) -> tuple[str, str]:
 
 
 def _file(name: str, head: _Head, suffix: str = "") -> File:
-    found, part = head
-    version = found.get("VersionId", "null")
-    says = f"etag={found['ETag']}" + ("" if version == "null" else f" version={version}")
-    return File(name, found["ContentLength"], tuple(digests(found, part)), says + suffix)
-
-
-def _chunks(body: Any, count: int, what: str) -> Iterator[bytes]:
-    read = 0
-    while read < count:
-        try:
-            chunk = body.read(min(CHUNK_BYTES, count - read))
-        except (aws.BotoCoreError, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise local_failure(error, f"{what}, after {read} of {count} bytes") from error
-        if not chunk:
-            raise Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: the body ended after {read} of {count} bytes")
-        read += len(chunk)
-        yield chunk
+    headers = head.headers
+    version = headers.get("x-amz-version-id", "null")
+    says = f"etag={headers['ETag']}" + ("" if version == "null" else f" version={version}")
+    found = tuple(digests(headers, head.part_bytes))
+    return File(name, int(headers["Content-Length"]), found, says + suffix)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from html import unescape
+from typing import NamedTuple
+
 import botocore.exceptions as aws
+import urllib3
 
 from cacheprep.failures import Failure, Reason
 from cacheprep.sources.web import broken, failure, retry_after_s
@@ -24,23 +30,73 @@ _DENIED = frozenset(
 _BUSY = frozenset(
     {"SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "ThrottlingException"}
 )
+_ELSEWHERE = frozenset(
+    {
+        "PermanentRedirect",
+        "AuthorizationHeaderMalformed",
+        "AuthorizationQueryParametersError",
+        "IllegalLocationConstraintException",
+    }
+)
+_MOST_BYTES = 64 << 10
+"""Of an error's body that are read."""
 
 
-def client_failure(error: aws.ClientError, what: str, *, listed: bool) -> Failure:
-    """What an error that a store (or STS) answered with stands for.
+class Refusal(NamedTuple):
+    """An error that a store or STS answered with."""
+
+    status: int
+    code: str
+    """As S3 names it; the status where the answer has no body to say more in, as that to a HEAD."""
+    message: str
+    headers: Mapping[str, str]
+    region: str = ""
+    """Of the bucket, where the answer says it."""
+
+    @property
+    def may_be_expiry(self) -> bool:
+        """Whether credentials that have expired may be why."""
+        return self.code in {*EXPIRED, "400"}
+
+
+def refusal_of(error: aws.ClientError) -> Refusal:
+    """What boto3 raised."""
+    metadata = error.response["ResponseMetadata"]
+    return Refusal(
+        metadata["HTTPStatusCode"],
+        error.response["Error"].get("Code", ""),
+        error.response["Error"].get("Message", ""),
+        {name.title(): value for name, value in metadata["HTTPHeaders"].items()},
+    )
+
+
+def refusal_in(response: urllib3.BaseHTTPResponse) -> Refusal:
+    """What a response other than success says; its body is read.
 
     https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
     """
-    code = error.response["Error"].get("Code", "")
-    said = f"{code}: {error.response['Error'].get('Message', '')}"
-    metadata = error.response["ResponseMetadata"]
-    status, headers = metadata["HTTPStatusCode"], {k.title(): v for k, v in metadata["HTTPHeaders"].items()}
+    try:
+        text = response.read(_MOST_BYTES, decode_content=False).decode("utf-8", "replace")
+    except (urllib3.exceptions.HTTPError, OSError, ValueError):
+        text = ""  # The status says enough.
+    code, message, region = (
+        unescape(found[1]) if (found := re.search(f"<{tag}>([^<]*)</{tag}>", text)) else ""
+        for tag in ("Code", "Message", "Region")
+    )
+    region = response.headers.get("x-amz-bucket-region", region)
+    return Refusal(response.status, code or str(response.status), message, response.headers, region)
+
+
+def refused(refusal: Refusal, what: str, *, listed: bool) -> Failure:
+    """What a refusal stands for. `listed` says that the thing was there when it was listed."""
+    code, status = refusal.code, refusal.status
+    said = f"{code}: {refusal.message}"
     if code in EXPIRED:
         return Failure(
             Reason.ACCESS_DENIED,
             f"{what}: the credentials have expired ({code}); renew them where they come from",
         )
-    if code == "400":  # a HEAD has no body to say more in
+    if code == "400":
         return Failure(
             Reason.ACCESS_DENIED,
             f"{what}: HTTP 400 to HEAD; renew credentials that have expired; objects under a customer's key"
@@ -55,12 +111,12 @@ def client_failure(error: aws.ClientError, what: str, *, listed: bool) -> Failur
             " requester pays where the bucket asks for it",
         )
     if code in _BUSY:
-        return Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: {said!a:.300}", retry_after_s(headers))
-    if code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"):
+        return Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: {said!a:.300}", retry_after_s(refusal.headers))
+    if code in _ELSEWHERE:
         return Failure(Reason.INVALID_REQUEST, f"{what}: {said!a:.300}; give the bucket's region")
     if code in ("NoSuchKey", "NoSuchVersion") and listed:
         status = 404
-    return failure(status, headers, what, listed=listed and code != "NoSuchBucket", said=said)
+    return failure(status, refusal.headers, what, listed=listed and code != "NoSuchBucket", said=said)
 
 
 def local_failure(error: Exception, what: str) -> Failure:

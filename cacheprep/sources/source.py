@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from cacheprep.listing import File, Listing
+
+
+class Body(Protocol):
+    """The bytes of a range, in order. The reader has the memory, so that nothing is copied on the way."""
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Put the next bytes at the front of `buffer`, which has room for one or more.
+
+        Returns how many came: no more than fit and than the range has left, and 0 only at its end. Raises
+        Failure, as `Source.open`, where there is less than was asked for.
+        """
 
 
 class Source(Protocol):
@@ -23,18 +33,24 @@ class Source(Protocol):
         digests where they are demanded), AccessDenied, SourceUnavailable, SourceChanged (while listing).
         """
 
-    def open(self, file: File, start: int, end: int) -> AbstractContextManager[Iterator[memoryview | bytes]]:
+    def open(self, file: File, start: int, end: int) -> AbstractContextManager[Body]:
         """Bytes [start, end) of exactly the version of `file` that was listed.
 
-        `file` may come from a listing that another machine made. Yields at most 1 MiB at a time, in order;
-        a view is overwritten by the next one. Never yields more than asked, and raises where there is less.
-        Leaving the context early is cheap and closes the connection. Does not retry, except that what has
-        expired is signed or resolved again once.
+        `file` may come from a listing that another machine made. Leaving the context early is cheap and
+        closes the connection. Does not retry, except that what has expired is signed or resolved again once.
 
-        Raises Failure on entering or while iterating: SourceChanged (412, 404, another version, another
+        Raises Failure on entering or while reading: SourceChanged (412, 404, another version, another
         size), SourceUnavailable (a retry may help; `retry_after_s` is what the source asked for),
         AccessDenied, InvalidRequest.
         """
 
     def close(self) -> None:
         """Give connections back. Nothing may be open."""
+
+
+class Nothing:
+    """The body of a range without bytes."""
+
+    def readinto(self, _buffer: memoryview, /) -> int:
+        """None."""
+        return 0

@@ -22,7 +22,8 @@ from cacheprep import __version__
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import File
 
-CHUNK_BYTES = 256 << 10
+_SMALL_BYTES = 256 << 10
+"""Of a body that is read to its end rather than a connection closed."""
 MAX_REDIRECTS = 5
 MAX_CONNECTIONS = 256
 """Kept open for the next range; more may be open at once."""
@@ -30,16 +31,22 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TRANSIENT = frozenset({408, 421, 425, 429})
 _ATTEMPTS = 5
 _LONGEST_WAIT_S = 60.0
+_NEVER = urllib3.Retry(False, redirect=False)
 _T = TypeVar("_T")
 
 
 class Web:
     """A pool of connections, shared by threads."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, authorities: str | None = None) -> None:
+        """`authorities` is a file of certificates to trust; None for those of the system."""
         self._timeout = urllib3.Timeout(connect=timeout_s, read=timeout_s)
-        self._direct = urllib3.PoolManager(maxsize=MAX_CONNECTIONS)
+        self._authorities = authorities
+        self._direct = urllib3.PoolManager(maxsize=MAX_CONNECTIONS, ca_certs=self._authorities)
         self._proxied: dict[str, urllib3.PoolManager] = {}
+        self._pools: dict[tuple[str, str], tuple[urllib3.HTTPConnectionPool, bool]] = {}
+        """By origin; and whether a proxy that passes requests on is between. Finding that out anew takes as
+        long as the rest of a request."""
 
     @contextmanager
     def get(
@@ -52,13 +59,15 @@ class Web:
         """
         sent = {"Accept-Encoding": "identity", "User-Agent": f"warmroute/{__version__}", **headers}
         try:
-            response = self._pool(url).request(
+            pool, passed_on = self._pool(*origin(url))
+            response = pool.urlopen(
                 method,
-                url,
+                url if passed_on else _target(url),
                 headers=sent,
                 timeout=self._timeout,
-                retries=False,
+                retries=_NEVER,
                 redirect=False,
+                assert_same_host=False,
                 preload_content=False,
                 decode_content=False,
             )
@@ -67,7 +76,7 @@ class Web:
         try:
             yield response
         finally:
-            small = response.status in REDIRECTS and (response.length_remaining or 0) <= CHUNK_BYTES
+            small = response.status in REDIRECTS and (response.length_remaining or 0) <= _SMALL_BYTES
             if small or response.length_remaining == 0:
                 # Also where there is no body: the connection counts as busy until its end was read.
                 response.drain_conn()
@@ -98,20 +107,35 @@ class Web:
         for pool in (self._direct, *self._proxied.values()):
             pool.clear()
 
-    def _pool(self, url: str) -> urllib3.PoolManager:
-        parts = urlsplit(url)
-        proxy = getproxies().get(parts.scheme)
-        if not proxy or proxy_bypass(parts.netloc):
-            return self._direct
-        if proxy not in self._proxied:
-            self._proxied[proxy] = urllib3.ProxyManager(proxy, maxsize=MAX_CONNECTIONS)
-        return self._proxied[proxy]
+    def _pool(self, scheme: str, host: str) -> tuple[urllib3.HTTPConnectionPool, bool]:
+        """The connections to an origin, and whether the whole URL is sent over them."""
+        found = self._pools.get((scheme, host))
+        if found is None:
+            proxy = getproxies().get(scheme)
+            manager = self._direct
+            if proxy and not proxy_bypass(host):
+                if proxy not in self._proxied:
+                    self._proxied[proxy] = urllib3.ProxyManager(
+                        proxy, maxsize=MAX_CONNECTIONS, ca_certs=self._authorities
+                    )
+                manager = self._proxied[proxy]
+            # RFC 9112, section 3.2.2; to https a tunnel is made (CONNECT).
+            passed_on = manager is not self._direct and scheme == "http"
+            found = manager.connection_from_url(f"{scheme}://{host}"), passed_on
+            self._pools[scheme, host] = found
+        return found
 
 
 def origin(url: str) -> tuple[str, str]:
     """Scheme and host with port: who gets to see what is sent."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc
+
+
+def _target(url: str) -> str:
+    """What a server is asked for (RFC 9112, section 3.2.1)."""
+    parts = urlsplit(url)
+    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
 def redirected(url: str, response: urllib3.BaseHTTPResponse, what: str) -> str:
@@ -178,23 +202,6 @@ def without_ranges(what: str) -> Failure:
         f"{what}: the server does not serve ranges (RFC 9110, section 14); put the files behind one that"
         " does, such as nginx, or into S3",
     )
-
-
-def body(response: urllib3.BaseHTTPResponse, count: int, what: str) -> Iterator[bytes]:
-    """`count` bytes of a body in chunks.
-
-    Raises Failure(SourceUnavailable) if it ends before, breaks off or stalls. Bytes beyond are not read.
-    """
-    read = 0
-    while read < count:
-        try:
-            chunk = response.read(min(CHUNK_BYTES, count - read), decode_content=False)
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise unavailable(f"{what}, after {read} of {count} bytes", "", error) from error
-        if not chunk:
-            raise Failure(Reason.SOURCE_UNAVAILABLE, f"{what}: the body ended after {read} of {count} bytes")
-        read += len(chunk)
-        yield chunk
 
 
 def text(response: urllib3.BaseHTTPResponse, most: int, what: str) -> bytes:
@@ -272,22 +279,26 @@ def patiently(call: Callable[[], _T], sleep: Callable[[float], None] = time.slee
     Waits about half a second first and twice as long each time, or as long as Retry-After says (a minute at
     most).
     """
-    waiting = tenacity.wait_random_exponential(multiplier=0.5, max=8)
-
-    def wait(state: tenacity.RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        asked = error.retry_after_s if isinstance(error, Failure) else None
-        return waiting(state) if asked is None else min(asked, _LONGEST_WAIT_S)
-
-    retrying = tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(_ATTEMPTS),
-        wait=wait,
-        retry=tenacity.retry_if_exception(_transient),
-        sleep=sleep,
-        reraise=True,
-    )
-    return retrying(call)
+    return (_RETRYING if sleep is time.sleep else _RETRYING.copy(sleep=sleep))(call)
 
 
 def _transient(error: BaseException) -> bool:
     return isinstance(error, Failure) and error.reason is Reason.SOURCE_UNAVAILABLE
+
+
+_WAITING = tenacity.wait_random_exponential(multiplier=0.5, max=8)
+
+
+def _pause_s(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.retry_after_s if isinstance(error, Failure) else None
+    return _WAITING(state) if asked is None else min(asked, _LONGEST_WAIT_S)
+
+
+_RETRYING = tenacity.Retrying(
+    stop=tenacity.stop_after_attempt(_ATTEMPTS),
+    wait=_pause_s,
+    retry=tenacity.retry_if_exception(_transient),
+    sleep=time.sleep,
+    reraise=True,
+)

@@ -27,6 +27,7 @@ from cacheprep.transfer.counters import Counters, Phase
 from cacheprep.transfer.journal import Journal
 from cacheprep.transfer.pace import Bandwidth, Pulse, retry_delay
 from cacheprep.transfer.partial import PartialFile, RangeWriter, Revoked
+from cacheprep.transfer.pieces import Pieces
 from cacheprep.transfer.ranges import Range, cut
 
 TRANSIENT = frozenset((Reason.SOURCE_UNAVAILABLE,))
@@ -140,6 +141,7 @@ class _Transfer:
     ) -> None:
         self._source, self._listing, self._directory = source, listing, directory
         self._journal, self._settings, self._edge, self._counters = journal, settings, edge, counters
+        self._pieces = Pieces(settings.connections)
         self._sha256: list[str] = [""] * len(listing.files)
         self._left = len(listing.files)
         self._lock = threading.Lock()
@@ -179,7 +181,7 @@ class _Transfer:
             if index not in claims and file.size:
                 return _File(index, path, deque(cut([Range(0, file.size)], self._settings.range_bytes)), None)
             try:
-                partial = PartialFile(path, file)
+                partial = PartialFile(path, file, self._pieces)
                 missing = partial.check(claims.get(index, ()), self._checked)
             except OSError as error:
                 raise os_failure(error, f"file {file.name!r}") from error
@@ -316,7 +318,7 @@ class _Transfer:
             range_ = file.pending.popleft()
             if file.partial is None:
                 try:
-                    file.partial = PartialFile(file.path, self._listing.files[file.index])
+                    file.partial = PartialFile(file.path, self._listing.files[file.index], self._pieces)
                 except OSError as error:
                     raise os_failure(error, f"file {self._listing.files[file.index].name!r}") from error
             connection.failures = 0
@@ -346,10 +348,6 @@ class _Transfer:
             claim = writer.finish()
             connection.writer = None
             self._journal.whole(file.index, claim)
-            try:
-                writer.partial.finished(claim.range)
-            except OSError as error:
-                raise os_failure(error, f"file {writer.partial.file.name!r}") from error
             self._finished(file)
 
     def _read(self, connection: _Connection, writer: RangeWriter) -> None:
@@ -357,12 +355,14 @@ class _Transfer:
         pulse.begin()
         pulse.waiting(now())
         try:
-            with self._source.open(writer.partial.file, writer.at, writer.range.end) as chunks:
-                for chunk in chunks:
-                    amount = len(chunk)
+            with self._source.open(writer.partial.file, writer.at, writer.range.end) as body:
+                while room := writer.room():
+                    amount = body.readinto(room)
                     pulse.got(amount, now())
+                    if not amount:
+                        break
                     try:
-                        writer.write(chunk)
+                        writer.took(amount)
                     except OSError as error:
                         raise os_failure(error, f"file {writer.partial.file.name!r}") from error
                     self._counters.came(amount)

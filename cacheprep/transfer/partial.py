@@ -1,14 +1,12 @@
-"""A file that is being fetched: ranges written in any order, hashed from its start to its end.
+"""A file that is being fetched: pieces written in any order, hashed from its start to its end.
 
-The digests of a file need its bytes in order, ranges come in any. The connection whose range begins where
-hashing has got to hashes what it brings (the bytes are in memory yet). Ranges further on are written
-only, and read back, from the page cache as a rule, once hashing gets there. One thread at a time hashes a
-file.
+The digests of a file need its bytes in order, pieces come in any. The piece that begins where hashing has got
+to is hashed by the connection that brings it. One further on is kept in memory until hashing gets there, as
+long as there is memory for it, and else read back from the disk. One thread at a time hashes a file.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from threading import Lock
@@ -18,20 +16,11 @@ import xxhash
 from cacheprep.digests import hasher
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import File
-from cacheprep.store.durable import start_writing
-from cacheprep.store.layout import FILE_MODE
 from cacheprep.transfer import journal
+from cacheprep.transfer.disk import DiskFile
 from cacheprep.transfer.journal import Claim
+from cacheprep.transfer.pieces import Pieces
 from cacheprep.transfer.ranges import Range, gaps
-
-CHUNK = 1 << 20
-"""Bytes read back at a time."""
-
-
-WRITE = 32 << 10
-"""Bytes written at a time. The page cache takes memory in pieces as long as writes are. If a hypervisor takes
-back what is free (free page reporting), long pieces must come from there: with 256 KiB a write took twice the
-processor time."""
 
 
 class Revoked(Exception):  # noqa: N818 - says what it is
@@ -41,16 +30,18 @@ class Revoked(Exception):  # noqa: N818 - says what it is
 class PartialFile:
     """A file of the listing, open for writing."""
 
-    def __init__(self, path: str, file: File) -> None:
+    def __init__(self, path: str, file: File, pieces: Pieces) -> None:
         """Open what a reservation allocated, or make it; its directory is there.
 
         Raises:
             OSError: it cannot be opened.
         """
         self.file = file
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-        os.fchmod(self._fd, FILE_MODE)
+        self.pieces = pieces
+        self._disk = DiskFile(path, file.size)
         self._lock = Lock()
+        self._kept: dict[int, tuple[memoryview, int]] = {}
+        """Start to piece and length of what waits in memory to be hashed."""
         self._begin()
 
     def _begin(self) -> None:
@@ -59,18 +50,19 @@ class PartialFile:
         self._others = [(digest, hasher(digest, self.file.size)) for digest in others]
         self._hashed = 0
         self._hashing = False
-        self._whole: dict[int, int] = {}
+        self._written: dict[int, int] = {}
+        """Start to end of what waits on the disk to be hashed."""
+        self._drop_kept()
+
+    def _drop_kept(self) -> None:
+        for piece, _ in self._kept.values():
+            self.pieces.give(piece, kept=True)
+        self._kept.clear()
 
     def close(self) -> None:
         """Close it. No writer may be at work."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    @property
-    def complete(self) -> bool:
-        """Whether every byte is there and hashed."""
-        return self._hashed == self.file.size
+        self._disk.close()
+        self._drop_kept()
 
     def check(self, claims: Iterable[Claim], read: Callable[[int], None]) -> list[Range]:
         """Read the ranges that an earlier run claims; those whose bytes are as claimed need not be fetched.
@@ -83,12 +75,13 @@ class PartialFile:
             what is still to be fetched, in order.
         """
         right: list[Range] = []
+        piece = self.pieces.take()
         for range_, claimed in sorted(claims):
             if right and range_.start < right[-1].end:
                 continue
             hashes = range_.start == self._hashed
             found = journal.hasher()
-            for view in self._read(range_.start, range_.end):
+            for view in self._disk.read(range_.start, range_.end, piece):
                 found.update(view)
                 if hashes:
                     self._update(view)
@@ -100,25 +93,63 @@ class PartialFile:
             elif hashes:
                 # Wrong bytes went into the digests: they begin anew once the gap is closed.
                 self._begin()
-        self._whole = {start: end for start, end in right if start >= self._hashed}
+        self.pieces.give(piece)
+        self._written = {start: end for start, end in right if start >= self._hashed}
         return gaps(self.file.size, right)
 
     def writer(self, range_: Range) -> RangeWriter:
         """Begin to write a range that nobody else writes."""
-        return RangeWriter(self, range_, range_.start, journal.hasher())
+        return RangeWriter(self, range_, range_.start, journal.hasher(), self.pieces.take())
 
-    def finished(self, range_: Range) -> None:
-        """A range is written. Hashes what can be hashed now, unless another thread does."""
+    def write(self, piece: memoryview, length: int, at: int) -> bool:
+        """Write the first `length` bytes of a piece, and hash what can be hashed now.
+
+        Returns whether the piece is the writer's still; else it is kept, and the writer takes another one.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        self._disk.write(piece[:length], at)
         with self._lock:
-            self._whole[range_.start] = range_.end
-        if self.file.size >= CHUNK:
-            start_writing(self._fd, range_.start, range_.length)
-        while (found := self._next_to_hash()) is not None:
-            for view in self._read(found.start, found.end):
-                self._update(view)
+            in_turn = self._hashed == at and not self._hashing
+            kept = not in_turn and self.pieces.keep()
+            if in_turn:
+                self._hashing = True
+            elif kept:
+                self._kept[at] = piece, length
+            else:
+                self._written[at] = at + length
+        if in_turn:
+            self._update(piece[:length])
+        self.hash_on(at + length if in_turn else None)
+        return not kept
+
+    def hash_on(self, hashed: int | None = None) -> None:
+        """Hash what waits and is next, unless another thread does; `hashed` is where this thread has got."""
+        while True:
             with self._lock:
-                self._hashed = found.end
-                self._hashing = False
+                if hashed is not None:
+                    self._hashed, self._hashing = hashed, False
+                kept = end = None
+                if not self._hashing:
+                    kept = self._kept.pop(self._hashed, None)
+                    end = None if kept else self._written.pop(self._hashed, None)
+                if kept is None and end is None:
+                    return
+                self._hashing = True
+                at = self._hashed
+            if kept is not None:
+                piece, length = kept
+                self._update(piece[:length])
+                self.pieces.give(piece, kept=True)
+                hashed = at + length
+            elif end is not None:
+                buffer = self.pieces.take()
+                for view in self._disk.read(at, end, buffer):
+                    self._update(view)
+                self.pieces.give(buffer)
+                # If it is shorter than it was allocated, whoever compares the hash finds out.
+                hashed = end
 
     def sha256(self) -> str:
         """The sha256 of the complete file.
@@ -145,47 +176,6 @@ class PartialFile:
                 f"file {self.file.name!r}: {algorithm} of what came is {found}, the listing has {listed}",
             )
 
-    def _next_to_hash(self) -> Range | None:
-        with self._lock:
-            if self._hashing:
-                return None
-            # A writer that hashed as it went has left its own range in there.
-            for start in [start for start in self._whole if self._whole[start] <= self._hashed]:
-                del self._whole[start]
-            end = self._whole.pop(self._hashed, None)
-            if end is None:
-                return None
-            self._hashing = True
-            return Range(self._hashed, end)
-
-    def _start_hashing(self, at: int) -> bool:
-        with self._lock:
-            if self._hashing or self._hashed != at:
-                return False
-            self._hashing = True
-            return True
-
-    def _stop_hashing(self, at: int) -> None:
-        with self._lock:
-            self._hashed = at
-            self._hashing = False
-
-    def _write(self, view: memoryview, at: int) -> None:
-        while view:
-            written = os.pwrite(self._fd, view[:WRITE], at)
-            view, at = view[written:], at + written
-
-    def _read(self, start: int, end: int) -> Iterable[memoryview]:
-        buffer = bytearray(min(CHUNK, end - start))
-        view = memoryview(buffer)
-        while start < end:
-            taken = os.preadv(self._fd, [view[: end - start]], start)
-            if taken == 0:
-                # Shorter than it was allocated: whoever compares the hash finds out.
-                return
-            yield view[:taken]
-            start += taken
-
     def _update(self, view: memoryview) -> None:
         self._sha256.update(view)
         for _, other in self._others:
@@ -195,42 +185,48 @@ class PartialFile:
 class RangeWriter:
     """Writes a range from its start to its end; the only way to write one. Used by one thread at a time.
 
+    Bytes are put into `room()` and told by `took`. Full pieces are written and hashed.
+
     A thread that hangs in the source may come back after its range was given to another. It finds its writer
     revoked then, and not a byte of it is written.
     """
 
-    def __init__(self, partial: PartialFile, range_: Range, at: int, brought: xxhash.xxh3_128) -> None:
+    def __init__(
+        self, partial: PartialFile, range_: Range, at: int, brought: xxhash.xxh3_128, piece: memoryview
+    ) -> None:
         self.partial = partial
         self.range = range_
         self.at = at
         """Where the next byte goes."""
         self._hash = brought
+        self._piece = piece
+        self._begin = at
+        """Where the piece begins."""
         self._lock = Lock()
         self._revoked = False
-        self._hashes = partial._start_hashing(at)
 
     @property
     def revoked(self) -> bool:
         """Whether nothing more can be written with it."""
         return self._revoked
 
-    def write(self, chunk: bytes | memoryview) -> None:
-        """Write the next bytes.
+    def room(self) -> memoryview:
+        """Where to put the next bytes; empty once the range is whole."""
+        return self._piece[self.at - self._begin : self._stop - self._begin]
+
+    def took(self, count: int) -> None:
+        """`count` bytes were put into `room()`.
 
         Raises:
             Revoked: the range is another thread's now.
             OSError: the disk failed.
         """
-        with self._lock, memoryview(chunk) as view:
+        with self._lock:
             if self._revoked:
                 raise Revoked
-            if len(view) > self.range.end - self.at:
-                raise AssertionError(f"{self.partial.file.name}: the source yields more than was asked for")
-            self.partial._write(view, self.at)
-            self._hash.update(view)
-            if self._hashes:
-                self.partial._update(view)
-            self.at += len(view)
+            self.at += count
+            if self.at == self._stop:
+                self._flush()
 
     def finish(self) -> Claim:
         """The whole range is written.
@@ -239,18 +235,35 @@ class RangeWriter:
             Revoked: the range is another thread's now.
         """
         self._leave()
+        self.partial.pieces.give(self._piece)
         return Claim(self.range, self._hash.hexdigest())
 
     def revoke(self) -> RangeWriter:
         """Stop a thread from writing any more, and go on where it stopped with the writer returned."""
         self._leave()
-        return RangeWriter(self.partial, self.range, self.at, self._hash)
+        # That thread may be putting bytes into its piece at this moment: its successor gets another one.
+        piece = self.partial.pieces.take()
+        filled = self.at - self._begin
+        piece[:filled] = self._piece[:filled]
+        rest = RangeWriter(self.partial, self.range, self._begin, self._hash, piece)
+        rest.at = self.at
+        return rest
+
+    @property
+    def _stop(self) -> int:
+        """Where the piece ends: pieces begin at multiples of their size, whatever their range begins at."""
+        size = self.partial.pieces.size
+        return min((self._begin // size + 1) * size, self.range.end)
+
+    def _flush(self) -> None:
+        length = self.at - self._begin
+        self._hash.update(self._piece[:length])
+        if not self.partial.write(self._piece, length, self._begin):
+            self._piece = self.partial.pieces.take()
+        self._begin = self.at
 
     def _leave(self) -> None:
         with self._lock:
             if self._revoked:
                 raise Revoked
             self._revoked = True
-            if self._hashes:
-                self.partial._stop_hashing(self.at)
-                self._hashes = False

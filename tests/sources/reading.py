@@ -5,12 +5,28 @@ from __future__ import annotations
 from cacheprep.failures import Failure
 from cacheprep.listing import File, Listing
 from cacheprep.sources import Source
+from cacheprep.sources.source import Body
+
+BUFFER_BYTES = 10_000
 
 
 def read(source: Source, file: File, start: int = 0, end: int | None = None) -> bytes:
     """Bytes [start, end) of a file, to its end without `end`."""
-    with source.open(file, start, file.size if end is None else end) as chunks:
-        return b"".join(bytes(chunk) for chunk in chunks)
+    with source.open(file, start, file.size if end is None else end) as body:
+        return rest(body)
+
+
+def rest(body: Body) -> bytes:
+    """What is left of a body."""
+    found, buffer = bytearray(), memoryview(bytearray(BUFFER_BYTES))
+    while came := body.readinto(buffer):
+        found += buffer[:came]
+    return bytes(found)
+
+
+def some(body: Body) -> int:
+    """Read some bytes of a body, and not all; returns how many."""
+    return body.readinto(memoryview(bytearray(BUFFER_BYTES)))
 
 
 def contents(source: Source, listing: Listing) -> dict[str, bytes]:

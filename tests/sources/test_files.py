@@ -11,7 +11,15 @@ import pytest
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import Listing, Verification
 from cacheprep.sources import SourceOptions, source_of
-from tests.sources.reading import contents, failure_of_reading, failure_of_resolving, named, read
+from tests.sources.reading import (
+    contents,
+    failure_of_reading,
+    failure_of_resolving,
+    named,
+    read,
+    rest,
+    some,
+)
 
 OPTIONS = SourceOptions()
 FILES = {"config.json": b"{}", "a/b/model.safetensors": bytes(range(256)) * 10_000, "empty": b""}
@@ -87,25 +95,23 @@ def test_a_change_of_size_time_or_inode_is_source_changed(root: Path) -> None:
 def test_so_is_one_while_it_is_read(root: Path) -> None:
     source = source_of(str(root), OPTIONS)
     file = named(source.resolve(), "a/b/model.safetensors")
-    with source.open(file, 0, file.size) as chunks:
-        next(chunks)
+    with source.open(file, 0, file.size) as body:
+        some(body)
         with (root / file.name).open("r+b") as writer:
             writer.write(b"x")
             os.utime(writer.fileno(), (1, 1))
         with pytest.raises(Failure, match="SourceChanged"):
-            for _ in chunks:
-                pass
+            rest(body)
 
 
 def test_and_a_file_that_was_cut_short(root: Path) -> None:
     source = source_of(str(root), OPTIONS)
     file = named(source.resolve(), "a/b/model.safetensors")
-    with source.open(file, 0, file.size) as chunks:
-        next(chunks)
+    with source.open(file, 0, file.size) as body:
+        some(body)
         os.truncate(root / file.name, 100)
         with pytest.raises(Failure, match="SourceChanged"):
-            for _ in chunks:
-                pass
+            rest(body)
 
 
 @pytest.mark.parametrize("target", ["config.json", "/etc/passwd", "nowhere", "a", "/"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,7 @@ from cacheprep.failures import Failure, Reason
 from cacheprep.listing import Listing, Verification, proof
 from cacheprep.sources import SourceOptions, source_of
 from tests.sources.fault_proxy import EXPIRED, Fault, FaultProxy
-from tests.sources.reading import contents, failure_of_reading, failure_of_resolving, named, read
+from tests.sources.reading import contents, failure_of_reading, failure_of_resolving, named, read, some
 from tests.sources.servers import ACCESS, SECRET
 
 PART = 5 << 20  # the least that S3 takes for a part that is not the last
@@ -256,6 +257,36 @@ def test_a_key_that_is_also_the_directory_of_another_is_refused(moto_server: str
     )
 
 
+@pytest.mark.parametrize("name", ["a b+c~d'(e)*f.bin", "größe/模型.safetensors", "100%25.json", "a=b&c?d#e"])
+def test_any_character_of_a_key_is_asked_for_as_it_is(bucket: Bucket, name: str) -> None:
+    bucket.put(f"llama/{name}", name.encode())
+    source = source_of(bucket.url("llama/"), bucket.options)
+    assert contents(source, source.resolve()) == {name: name.encode()}
+
+
+def test_a_store_that_names_another_region_is_asked_for_that(
+    faulty: tuple[Bucket, FaultProxy, SourceOptions],
+) -> None:
+    bucket, proxy, options = faulty
+    file = Listing.from_json(_saved(bucket)).files[0]
+    elsewhere = source_of("s3://" + bucket.name + "/model", replace(options, region="eu-west-1"))
+    proxy.faults.append(_error(400, "AuthorizationHeaderMalformed", **{"x-amz-bucket-region": "us-east-1"}))
+    assert read(elsewhere, file) == b"weights"
+    regions = [re.findall(rb"/(\w+-\w+-\d)/s3/aws4_request", request) for request in proxy.requests]
+    assert regions == [[b"eu-west-1"], [b"us-east-1"]]
+
+
+def test_signatures_are_in_headers_and_not_in_urls_that_others_log(
+    faulty: tuple[Bucket, FaultProxy, SourceOptions],
+) -> None:
+    _, proxy, options = faulty
+    source = source_of(f"s3://{faulty[0].name}/model", options)
+    contents(source, source.resolve())
+    lines = [request.partition(b"\r\n")[0] for request in proxy.requests]
+    assert lines
+    assert not any(b"Signature" in line or ACCESS.encode() in line for line in lines)
+
+
 def test_requester_pays_is_said_with_every_request(faulty: tuple[Bucket, FaultProxy, SourceOptions]) -> None:
     _, proxy, options = faulty
     bucket = faulty[0]
@@ -441,6 +472,6 @@ def test_leaving_early_leaves_nothing_behind(faulty: tuple[Bucket, FaultProxy, S
     source = source_of(bucket.url("model"), options)
     [file] = source.resolve().files
     for _ in range(3):
-        with source.open(file, 0, file.size) as chunks:
-            next(chunks)
+        with source.open(file, 0, file.size) as body:
+            some(body)
     assert named(source.resolve(), "model") == file

@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import Digest, File, Listing
 from cacheprep.sources import Source
+from cacheprep.sources.source import Body
 from tests.sources.fault_proxy import DRIP_S, Fault, flipped
 
 CHUNK = 1 << 16
@@ -203,7 +204,7 @@ class OriginSource:
         return Listing.from_json(connection.getresponse().read())
 
     @contextmanager
-    def open(self, file: File, start: int, end: int) -> Iterator[Iterator[memoryview | bytes]]:
+    def open(self, file: File, start: int, end: int) -> Iterator[Body]:
         connection = http.client.HTTPConnection(self._address, timeout=self._timeout)
         try:
             headers = {"Range": f"bytes={start}-{end - 1}", "If-Match": file.version}
@@ -213,7 +214,7 @@ class OriginSource:
                 raise Failure(
                     _REASONS.get(answer.status, Reason.SOURCE_UNAVAILABLE), f"{file.name}: {answer.status}"
                 )
-            yield self._chunks(answer)
+            yield _Answer(answer)
         except (OSError, http.client.HTTPException) as error:
             raise Failure(Reason.SOURCE_UNAVAILABLE, f"{file.name}: {error!r}") from error
         finally:
@@ -222,9 +223,17 @@ class OriginSource:
     def close(self) -> None:
         return
 
-    def _chunks(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
-        while chunk := answer.read1(CHUNK):
-            yield chunk
+
+class _Answer:
+    """A body as it comes, in whatever pieces."""
+
+    def __init__(self, answer: http.client.HTTPResponse) -> None:
+        self._answer = answer
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        came = self._answer.read1(min(CHUNK, len(buffer)))
+        buffer[: len(came)] = came
+        return len(came)
 
 
 _REASONS = {
