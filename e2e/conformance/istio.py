@@ -85,7 +85,8 @@ def routes(namespace: str, name: str) -> list[dict[str, Any]]:
         *("pilot-agent", "request", "GET", "config_dump?resource=dynamic_route_configs"),
     )
     try:
-        held = json.loads(said).get("configs", [])
+        # Before what Envoy says pilot-agent logs a line.
+        held = json.loads(said[said.index("{\n") :]).get("configs", [])
     except ValueError as error:
         raise ClusterError(f"Envoy of {namespace}/{name} says: {said[:500]}") from error
     return [host for one in held for host in one["route_config"].get("virtual_hosts", [])]

@@ -51,7 +51,7 @@ def seen() -> Told:
             found = [
                 route
                 for host in istio.routes(*GATEWAY)
-                for route in host["routes"]
+                for route in host.get("routes", ())
                 if route["match"].get("path_separated_prefix") == PATH
             ]
             if found:
