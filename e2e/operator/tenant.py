@@ -26,7 +26,6 @@ ENDPOINT_KIND = "InferenceEndpointConfig"
 OWNED: tuple[str, ...] = ("ModelDataCacheConfig", "ModelImageCache", "Deployment", "DaemonSet", "Job", "Pod")
 OWNED += ("ConfigMap", "Service", "EndpointSlice", "HorizontalPodAutoscaler")
 """Kinds that the operator makes, or has made, for an endpoint."""
-_OF_KUBERNETES = ("kube-root-ca.crt",)
 MODEL_PATH = "/model"
 LOOK_SECONDS = 0.25
 
@@ -235,8 +234,9 @@ class Tenant:
         async def left() -> list[str]:
             found: list[str] = []
             for kind_ in (ENDPOINT_KIND, *OWNED):
-                names = [one["metadata"]["name"] for one in await self.all(kind_)]
-                found += [f"{kind_} {name}" for name in names if name not in _OF_KUBERNETES]
+                # Others put ConfigMaps into every namespace.
+                selector = ENDPOINT if kind_ == "ConfigMap" else ""
+                found += [f"{kind_} {one['metadata']['name']}" for one in await self.all(kind_, selector)]
             if found:
                 return found
             for node in sorted(nodes.workers()):
@@ -260,10 +260,11 @@ async def labels_of(tenant: Tenant, uids: Sequence[str]) -> list[str]:
     ]
 
 
-def engine(gpus: int = 1, grace: int = 20, image: str = "", **said: Any) -> Json:
+def engine(gpus: int = 1, *, drains: bool = False, image: str = "", **said: Any) -> Json:
     """A PodSpec of a simulated engine, as e2e/scenarios has it, that wants so many GPUs; `said` goes into it.
 
-    Without its constraints of spreading: where pods are put is what stories of the operator are about.
+    Without its constraints of spreading: where pods are put is what stories of the operator are about. With
+    `drains` it ends as slowly as one behind a gateway has to.
     """
     made = yaml.safe_load_all((stack.DIRECTORY / "engines.yaml").read_text())
     (deployment,) = (one for one in made if one["kind"] == "Deployment")
@@ -273,7 +274,9 @@ def engine(gpus: int = 1, grace: int = 20, image: str = "", **said: Any) -> Json
     container["image"] = image or f"{container['image']}:dev"
     container["resources"]["limits"]["nvidia.com/gpu"] = str(gpus)
     container["resources"]["requests"]["cpu"] = "10m"
-    spec["terminationGracePeriodSeconds"] = grace
+    if not drains:
+        del container["lifecycle"]
+        spec["terminationGracePeriodSeconds"] = 2
     return {**spec, "nodeSelector": {"nvidia.com/gpu.present": "true"}, **said}
 
 

@@ -30,7 +30,7 @@ async def test_whatever_is_killed_whenever_all_comes_to_the_end_that_was_asked_f
     for name, model in MODELS.items():
         s3.put(name, model)
     wanted = "chaos-a"
-    await tenant.endpoint("llama", s3.source(wanted), replicas=3, template=engine(grace=2))
+    await tenant.endpoint("llama", s3.source(wanted), replicas=3, template=engine())
     s3.relay.rate = 6e6
     killed: Counter[str] = Counter()
     loop = asyncio.get_running_loop()

@@ -78,7 +78,7 @@ async def test_a_node_whose_agent_is_silent_is_waited_for_only_so_long(
     s3.put("silent", sources.model(73))
     node = kind.WORKERS[2]
     policy = {"cleanupTimeout": "15s"}
-    template = engine(grace=2, **on_node(node))
+    template = engine(**on_node(node))
     await tenant.endpoint("llama", s3.source("silent"), replicas=1, template=template, cachePolicy=policy)
     await tenant.serves("llama", 1)
     await nodes.keep_agent_away(node, away=True)

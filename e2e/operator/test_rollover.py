@@ -29,7 +29,7 @@ async def test_another_source_takes_over_under_load_and_no_request_fails(
     old, new = sources.model(60), sources.model(61, files=16, size=PIECE)
     s3.put("v1", old)
     s3.put("v2", new)
-    async with routed(s3.source("v1"), 3) as (llm, gateway):
+    async with routed(s3.source("v1"), 3, template=engine(drains=True)) as (llm, gateway):
         before = {pod["metadata"]["uid"] for pod in await llm.pods(NAME)}
         first = await llm.cache(NAME)
         async with load(gateway) as outcomes:
@@ -66,7 +66,7 @@ async def test_with_all_gpus_taken_old_pods_and_files_go_before_the_new_ones_com
     s3.put("full-2", new)
     await stack.no_engines()
     # Each pod takes all GPUs of a node.
-    template = engine(gpus=8, grace=2)
+    template = engine(gpus=8)
     policy = {"rollover": "breakBeforeMake"}
     said = {"replicas": 3, "template": template, "cachePolicy": policy}
     await tenant.endpoint("llama", s3.source("full-1"), **said)

@@ -29,7 +29,7 @@ async def test_pods_go_to_warm_nodes_and_then_to_a_cold_one_where_they_fetch_and
     s3.put("scaled", model)
     # Two pods fit a node. Where no agent is no Job fetches: the third node is cold, and may be used all the
     # same.
-    template = engine(gpus=4)
+    template = engine(gpus=4, drains=True)
     scaling = {"horizontalPodAutoscaler": {"minReplicas": 2, "maxReplicas": 5, "metrics": [LOAD]}}
     try:
         await nodes.no_agent(COLD)

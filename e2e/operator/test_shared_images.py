@@ -22,7 +22,7 @@ async def test_an_image_stays_while_an_endpoint_runs_it_and_goes_with_the_last(
             name,
             s3.source("images"),
             replicas=1,
-            template=engine(image=image, grace=2),
+            template=engine(image=image),
             modelCacheConfig=IMAGES_ONLY,
         )
 
@@ -69,7 +69,7 @@ async def test_an_image_that_is_not_there_is_said_and_holds_no_pod_of_others_up(
         "llama",
         s3.source("images"),
         replicas=1,
-        template=engine(image=image, grace=2),
+        template=engine(image=image),
         modelCacheConfig=IMAGES_ONLY,
     )
 

@@ -20,7 +20,7 @@ from tests.sources.hub import Hub
 
 NODE = kind.WORKERS[0]
 MODEL = sources.model(90)
-ONE = engine(grace=2, **on_node(NODE))
+ONE = engine(**on_node(NODE))
 
 
 @pytest_asyncio.fixture
