@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -64,6 +65,8 @@ def main(rates: str, rounds: int, model_bytes: int, image_bytes: int, out: Path)
     if not (engine.answers() and kind.runs()):
         sys.exit("coldstart: there is no cluster: run `make e2e-up`")
     os.environ["KUBECONFIG"] = str(kind.kubeconfig())
+    # Told to end, it tidies up as it does after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         samples = _measured(wanted, rounds, model_bytes, image_bytes)
     except (ClusterError, ApiError, golang.BuildError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench.coldstart.objects import MAY_RUN, NAMESPACE, ROOT, Workload, keeper
+from bench.coldstart.objects import MAY_RUN, NAMESPACE, OURS, ROOT, Workload, keeper
 from bench.coldstart.servers import REGISTRY
 from e2e.cluster import kind
 from e2e.cluster.command import ClusterError, run
@@ -50,15 +50,21 @@ def empty(image: str) -> None:
 
 
 def leave() -> None:
-    """Take everything off both nodes, and the namespace away, as far as they are there. Raises
+    """Take everything off both nodes, and namespaces away, that this run or one before has left there. Raises
     `ClusterError`."""
-    kind.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait", "--timeout=120s")
+    ours = ("get", "namespaces", f"--selector={OURS}", "--output=jsonpath={.items[*].metadata.name}")
+    for namespace in kind.kubectl(*ours).split():
+        # First what runs there: namespaces may take long to go, and nothing waits for that.
+        kinds = "deployments,daemonsets,jobs"
+        here = ("--all", f"--namespace={namespace}", "--cascade=foreground", "--timeout=120s")
+        kind.kubectl("delete", kinds, *here)
+        kind.kubectl("delete", "namespace", namespace, "--wait=false")
     for node in (WARM, COLD):
         _clear(node, REGISTRY.name)
         labels = json.loads(kind.kubectl("get", "node", node, "--output=json"))["metadata"]["labels"]
-        ours = [name for name in labels if name == MAY_RUN or name.partition(".coldstart-")[1]]
-        if ours:
-            kind.kubectl("label", "node", node, *(f"{name}-" for name in ours))
+        names = [name for name in labels if name == MAY_RUN or name.partition(".coldstart-")[1]]
+        if names:
+            kind.kubectl("label", "node", node, *(f"{name}-" for name in names))
 
 
 def _clear(node: str, prefix: str) -> None:

@@ -6,6 +6,7 @@ runs, a node that a pod may be put on does not stay unprepared.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,10 @@ from cacheprep.plan.workload import deployment
 
 Json = dict[str, Any]
 
-NAMESPACE = "warmroute-coldstart"
+NAMESPACE = f"coldstart-{os.getpid()}"
+"""Another one for each run: one that is deleted is not gone while the API server lacks any of its parts."""
+OURS = "coldstart.bench/run"
+"""Label of such namespaces."""
 SECRET = "source"
 ROOT = "/opt/dlami/nvme/coldstart"
 """On the workers' disks. Not the operator's root: its agents remove from there what no object asks for."""
@@ -108,9 +112,9 @@ def keeper(workloads: Sequence[Workload], node: str) -> Json:
 
 def base(source: Source) -> list[Json]:
     """The namespace, and the Secret with the keys to the source."""
-    level = {"pod-security.kubernetes.io/enforce": "privileged"}
+    labels = {"pod-security.kubernetes.io/enforce": "privileged", OURS: "true"}
     return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": level}},
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}},
         {
             "apiVersion": "v1",
             "kind": "Secret",
