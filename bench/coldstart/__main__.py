@@ -157,8 +157,10 @@ async def _start(
     await asyncio.to_thread(nodes.empty, image)
     await asyncio.to_thread(nodes.admit, node)
     await asyncio.to_thread(nodes.drop_caches)
+    idle, ticks = nodes.processors()
     async with watched((there.source_link, there.registry_link)) as (source, registry):
         started = await pods.start(cluster, workload.name, SLACK_SECONDS + 3 * (total + image_bytes) / rate)
+    idle_after, ticks_after = nodes.processors()
     await pods.stop(cluster, workload.name)
     if started.node != node or started.loaded_bytes != total:
         raise ClusterError(f"{workload.name}: ran on {started.node} and loaded {started.loaded_bytes} bytes")
@@ -175,6 +177,7 @@ async def _start(
         registry_bytes=registry.sent,
         registry_rate=registry.rate,
         loading_rate=started.loaded_bytes / started.loading_seconds,
+        busy=1 - (idle_after - idle) / (ticks_after - ticks),
     )
 
 

@@ -29,6 +29,8 @@ class Sample:
     registry_rate: float
     loading_rate: float
     """At which the engine read the model."""
+    busy: float
+    """Part of the machine's processors that was not idle meanwhile; the bench's own share is in it."""
 
     def __str__(self) -> str:
         node = "prepared" if self.warm else "nothing "

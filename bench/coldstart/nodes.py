@@ -78,6 +78,14 @@ def _clear(node: str, prefix: str) -> None:
         run(*inside, *_CTR, "images", "remove", "--sync", *names)
 
 
+def processors() -> tuple[int, int]:
+    """What this machine's processors have done since it began, in ticks: idle or waiting for disks, and all
+    (proc_stat(5))."""
+    with Path("/proc/stat").open() as file:
+        user, nice, system, idle, waiting, *others = map(int, file.readline().split()[1:9])
+    return idle + waiting, user + nice + system + idle + waiting + sum(others)
+
+
 def drop_caches() -> None:
     """Have the kernel forget every page of files, and directories: what is read then comes from disks."""
     run("sync")

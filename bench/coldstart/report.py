@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,15 @@ def tables(samples: Sequence[Sample], image_bytes: int) -> None:
     console.print(_measured(samples, image_bytes))
     console.print(_steps(samples))
     console.print(_extrapolated(samples))
+    busy = spread(one.busy for one in samples)
     loading = spread(one.loading_rate for one in samples if one.warm)
     console.print(
         f"Extrapolated: seconds = intercept + slope x bytes, fitted to the starts above; the image stays"
         f" {image_bytes / GB:.2g} GB.\n± is the standard error of the fit alone. Nothing of these sizes was"
         f" measured.\nOn the prepared node the engine reads the model from this machine's disk, at"
-        f" {loading.median / MB:,.0f} MB/s\n({loading.least / MB:,.0f} to {loading.most / MB:,.0f}).",
+        f" {loading.median / MB:,.0f} MB/s\n({loading.least / MB:,.0f} to {loading.most / MB:,.0f}).\n"
+        f"The machine's {os.cpu_count()} processors were busy for {busy.median:.0%} of the time"
+        f" ({busy.least:.0%} to {busy.most:.0%}), with this and with whatever else ran there.",
         highlight=False,
     )
 
