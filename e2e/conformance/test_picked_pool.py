@@ -24,6 +24,7 @@ def share_on_one_engine(outcomes: Sequence[Outcome]) -> float:
 
 
 async def test_equal_prefixes_reach_one_pod_of_the_pool(gateway: Client) -> None:
+    await eventually(lambda: picked.scale("extproc", picked.ROUTER, 1), "one replica picks", 60)
     outcomes = [await gateway.ask(number, turn) for turn in range(8) for number in range(100, 116)]
     all_served(outcomes)
     pinned(outcomes)
@@ -33,6 +34,18 @@ async def test_equal_prefixes_reach_one_pod_of_the_pool(gateway: Client) -> None
     }
     # Of eight turns the first finds nothing, the others all but the question.
     assert hit_rate(outcomes) > 0.8
+
+
+async def test_of_two_replicas_that_share_no_picks_each_keeps_a_prefix_on_its_own_pod(
+    gateway: Client,
+) -> None:
+    outcomes = [await gateway.ask(number, turn) for turn in range(8) for number in range(200, 216)]
+    all_served(outcomes)
+    pinned(outcomes)
+    engines: dict[int, set[str]] = defaultdict(set)
+    for outcome in outcomes:
+        engines[outcome.conversation].add(outcome.engine)
+    assert max(map(len, engines.values())) <= 2, engines
 
 
 async def test_pods_that_join_and_leave_the_pool_are_picked_and_left(gateway: Client) -> None:
@@ -101,3 +114,26 @@ async def test_the_doctor_finds_nothing_wrong_with_it(gateway: Client) -> None:
     report = json.loads(said)
     assert report["findings"] == []
     assert report["attached"] == [f"InferencePool {picked.NAMESPACE}/{picked.POOL}"]
+
+
+async def test_without_a_destination_rule_istio_cannot_ask_the_picker_and_fails_as_the_pool_says(
+    gateway: Client,
+) -> None:
+    await picked.kubectl("delete", "destinationrule/extproc")
+    try:
+
+        async def is_unpinned() -> bool:
+            return not (await gateway.ask(500)).pin
+
+        await eventually(is_unpinned, "the picker is not asked", 60)
+        outcomes = [await gateway.ask(number) for number in range(501, 521)]
+        all_served(outcomes)
+        assert {outcome.pin for outcome in outcomes} == {""}
+        await picked.fail("FailClose")
+
+        async def refuses() -> bool:
+            return (await gateway.ask(500)).status == 500
+
+        await eventually(refuses, "requests are refused", 60)
+    finally:
+        await picked.settle()
