@@ -11,6 +11,7 @@ counts: a node that fetches weights may be serving.
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import statistics
 import tempfile
@@ -21,6 +22,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from cacheprep.sources import SourceOptions
+from cacheprep.sources.body import ResponseBody
+from cacheprep.sources.s3_bucket import Bucket
+from cacheprep.sources.web import Web
 from tests.sources.servers import ACCESS, REGION, SECRET, nginx, versitygw
 
 MIB = 1 << 20
@@ -116,12 +121,21 @@ def s3_clients(endpoint: str, model: Path) -> dict[str, Read]:
         response = pool.request("GET", request.url, headers=dict(request.headers), preload_content=False)
         return _drain_urllib3(response)
 
+    os.environ |= {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
+    bucket = Bucket("weights", SourceOptions(endpoint_url=endpoint, region=REGION))
+
+    def as_here(start: int, end: int) -> int:
+        asked = {"IfMatch": etag, "Range": f"bytes={start}-{end - 1}"}
+        with bucket.ask("GET", "model", "model", **asked) as response:
+            return _into_memory(response, end - start)
+
     return {
         "boto3 (get_object, urllib3)": boto3_body,
         "boto3[crt] (awscrt's S3 client)": _crt(endpoint),
         "obstore, stream": obstore_stream,
         "obstore, get_range": obstore_range,
         "urllib3, signed by botocore": signed,
+        "the same, into the reader's memory (as cacheprep)": as_here,
     }
 
 
@@ -216,7 +230,14 @@ def http_clients(server: str) -> dict[str, Read]:
             count += got
         return count
 
+    web = Web(30)
+
+    def as_here(start: int, end: int) -> int:
+        with web.get(url, ranged(start, end), "model") as response:
+            return _into_memory(response, end - start)
+
     return {
+        "urllib3, into the reader's memory (as cacheprep)": as_here,
         "urllib3, read": by_urllib3,
         "urllib3, read1": by_urllib3_read1,
         "httpx": by_httpx,
@@ -236,6 +257,13 @@ def _drain_urllib3(response: Any) -> int:
     assert response.status == 206, response.status
     count = sum(len(chunk) for chunk in response.stream(CHUNK, decode_content=False))
     response.release_conn()
+    return count
+
+
+def _into_memory(response: Any, length: int) -> int:
+    body, view, count = ResponseBody(response, length, "model"), memoryview(bytearray(4 * CHUNK)), 0
+    while came := body.readinto(view):
+        count += came
     return count
 
 
