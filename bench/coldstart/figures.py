@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 from bench.coldstart.pods import Step
 
+CLEAR = 2.0
+"""Standard errors by which a slope must be above 0 to be extrapolated."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -75,6 +78,13 @@ class Line(NamedTuple):
     def at(self, size: float) -> float:
         """Seconds at so many bytes."""
         return self.intercept + self.slope * size
+
+    @property
+    def shown(self) -> bool:
+        """Whether the points show that seconds grow with bytes: by `CLEAR`, where there are enough of them."""
+        if self.deviation is None:
+            return self.slope > 0
+        return self.slope > CLEAR * self.deviation / math.sqrt(self.scatter)
 
     def error(self, size: float) -> float | None:
         """Standard error of `at`, s; None where the points do not say. It holds if the line goes on as it

@@ -35,7 +35,7 @@ def tables(samples: Sequence[Sample], image_bytes: int) -> None:
     console.print(
         f"Extrapolated: seconds = intercept + slope x bytes, fitted to the starts above; the image stays"
         f" {image_bytes / GB:.2g} GB.\n± is the standard error of the fit alone. Nothing of these sizes was"
-        f" measured.\nOn the prepared node the engine reads the model from this machine's disk, at"
+        f" measured.\nNot shown: the starts differ so much that how seconds grow with bytes is not clear.\nOn the prepared node the engine reads the model from this machine's disk, at"
         f" {loading.median / MB:,.0f} MB/s\n({loading.least / MB:,.0f} to {loading.most / MB:,.0f}).\n"
         f"The machine's {os.cpu_count()} processors were busy for {busy.median:.0%} of the time"
         f" ({busy.least:.0%} to {busy.most:.0%}), with this and with whatever else ran there.",
@@ -93,6 +93,8 @@ def plot(samples: Sequence[Sample], image_bytes: int, path: Path) -> None:
             label=label,
         )
         sizes = (largest, *TARGETS)
+        if not fitted.shown:
+            continue
         over_bytes.plot(
             [one / GB for one in sizes],
             [fitted.at(one) for one in sizes],
@@ -122,6 +124,7 @@ def summary(samples: Sequence[Sample], image_bytes: int) -> dict[str, Any]:
                 "rate": rate,
                 "intercept_s": fitted.intercept,
                 "slope_s_per_byte": fitted.slope,
+                "shown": fitted.shown,
                 "extrapolated": [
                     {
                         "model_bytes": int(size),
@@ -210,6 +213,8 @@ def _extrapolated(samples: Sequence[Sample]) -> Table:
 
 
 def _led(fitted: Line, size: float) -> str:
+    if not fitted.shown:
+        return "not shown"
     error = fitted.error(size)
     return f"{fitted.at(size):,.0f}" + ("" if error is None else f" ± {error:,.0f}")
 

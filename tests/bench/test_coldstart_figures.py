@@ -90,6 +90,11 @@ class TestLine:
         assert found.error(2 * GB) == pytest.approx((2 / 4) ** 0.5)
         assert found.error(102 * GB) == pytest.approx((2 * (1 / 4 + 100**2 / 4)) ** 0.5)
 
+    def test_a_line_leads_nowhere_where_points_do_not_show_it(self) -> None:
+        assert line([(GB, 13.0), (GB, 15.0), (3 * GB, 33.0), (3 * GB, 35.0)]).shown
+        assert not line([(GB, 5.0), (GB, 30.0), (3 * GB, 6.0), (3 * GB, 33.0)]).shown
+        assert not line([(GB, 40.0), (GB, 41.0), (3 * GB, 30.0), (3 * GB, 31.0)]).shown
+
     def test_two_points_say_nothing_of_their_error(self) -> None:
         assert line([(GB, 14.0), (3 * GB, 34.0)]).error(GB) is None
 
