@@ -81,7 +81,7 @@ class Line(NamedTuple):
 
     @property
     def shown(self) -> bool:
-        """Whether the points show that seconds grow with bytes: by `CLEAR`, where there are enough of them."""
+        """Whether the points show that seconds grow with bytes: by `CLEAR`, if there are enough of them."""
         if self.deviation is None:
             return self.slope > 0
         return self.slope > CLEAR * self.deviation / math.sqrt(self.scatter)

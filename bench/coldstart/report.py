@@ -32,15 +32,17 @@ def tables(samples: Sequence[Sample], image_bytes: int) -> None:
     console.print(_extrapolated(samples))
     busy = spread(one.busy for one in samples)
     loading = spread(one.loading_rate for one in samples if one.warm)
-    console.print(
-        f"Extrapolated: seconds = intercept + slope x bytes, fitted to the starts above; the image stays"
-        f" {image_bytes / GB:.2g} GB.\n± is the standard error of the fit alone. Nothing of these sizes was"
-        f" measured.\nNot shown: the starts differ so much that how seconds grow with bytes is not clear.\nOn the prepared node the engine reads the model from this machine's disk, at"
-        f" {loading.median / MB:,.0f} MB/s\n({loading.least / MB:,.0f} to {loading.most / MB:,.0f}).\n"
+    said = (
+        "Extrapolated: seconds = intercept + slope x bytes, fitted to the starts above;"
+        f" the image stays {image_bytes / GB:.2g} GB.",
+        "± is the standard error of the fit alone. Nothing of these sizes was measured.",
+        "Not shown: the starts differ so much that how seconds grow with bytes is not clear.",
+        f"On the prepared node the engine reads the model from this machine's disk, at {loading.median / MB:,.0f}"
+        f" MB/s ({loading.least / MB:,.0f} to {loading.most / MB:,.0f}).",
         f"The machine's {os.cpu_count()} processors were busy for {busy.median:.0%} of the time"
         f" ({busy.least:.0%} to {busy.most:.0%}), with this and with whatever else ran there.",
-        highlight=False,
     )
+    console.print("\n".join(said), highlight=False)
 
 
 def figure(samples: Sequence[Sample], image_bytes: int) -> str:
