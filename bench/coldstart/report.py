@@ -67,7 +67,7 @@ def plot(samples: Sequence[Sample], image_bytes: int, path: Path) -> None:
     drawn, (over_rate, over_bytes) = pyplot.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     largest = max(one.model_bytes for one in samples)
     found = [one for one in samples if one.model_bytes == largest]
-    for warm, label, marker in ((False, "node with nothing", "o"), (True, "prepared node", "s")):
+    for warm, label, marker in ((True, "prepared node", "s"), (False, "node with nothing", "o")):
         mine = [one for one in found if one.warm == warm]
         rates = _rates(mine)
         medians = [spread(one.seconds for one in mine if one.rate == rate).median for rate in rates]
