@@ -177,7 +177,7 @@ def progress(
         for node in targets
         if not verified(observed, node, cache)
     ]
-    waits = {Reason.FILLING.value, Reason.WAITING_FOR_NODES.value}
+    waits = {Reason.FILLING.value, Reason.WAITING_FOR_NODES.value, Reason.RESOLVING.value}
     return sorted(lacking, key=lambda one: (one.reason in waits, one.node))
 
 
@@ -205,6 +205,8 @@ def _progress(
         again = moment(next_attempt(last, settings))
     elif last is not None:
         reason, message = Reason.FILLING, "fetched; its agent has not looked since"
+    elif cache.status.key is None:
+        reason, message = Reason.RESOLVING, "the source is not listed yet"
     else:
         reason, message = Reason.WAITING_FOR_NODES, "others read the source first"
     done = found.bytes_done if found is not None else 0

@@ -79,6 +79,16 @@ def test_a_settled_state_has_an_empty_plan_and_wakes_nobody_but_for_drift_and_si
     assert plan(world.observed(), world.settings) == ((), None)
 
 
+def test_nodes_of_a_cache_whose_source_is_not_listed_wait_for_that() -> None:
+    world = World()
+    world.run_agents()
+    world.step()
+    world.step()
+    (cache,) = world.data_caches()
+    said = progress(world.observed(), cache, world.observed().nodes, world.settings)
+    assert {one.reason for one in said} == {"Resolving"}
+
+
 def test_every_action_says_why() -> None:
     world = serving()
     assert all(action.why for action in world.finished)
