@@ -31,6 +31,9 @@ async def test_whatever_is_killed_whenever_all_comes_to_the_end_that_was_asked_f
         s3.put(name, model)
     wanted = "chaos-a"
     await tenant.endpoint("llama", s3.source(wanted), replicas=3, template=engine())
+    await tenant.serves("llama", 3)
+    wanted = "chaos-b"
+    await tenant.change("llama", modelSource=s3.source(wanted))
     s3.relay.rate = 6e6
     killed: Counter[str] = Counter()
     loop = asyncio.get_running_loop()
