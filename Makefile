@@ -63,12 +63,13 @@ crds: $(STAMP)  ## Generate the CustomResourceDefinitions in manifests/operator/
 images: $(STAMP)  ## The images of the router and of the cache warmer. Needs Docker, or root to start it.
 	$(BIN)/python -m images.build --revision "$$(git rev-parse HEAD 2>/dev/null)"
 
-e2e: e2e-up  ## The stories of e2e/scenarios and e2e/operator in a real Kubernetes of four nodes; docs/e2e.md.
+e2e: e2e-up images  ## The stories of e2e/scenarios and e2e/operator in a real Kubernetes of four nodes; docs/e2e.md.
+	$(BIN)/pytest tests/image
 	$(BIN)/pytest e2e/scenarios
 	$(BIN)/pytest e2e/operator
 
-e2e-long: e2e-up  ## Those stories there that take minutes each.
-	$(BIN)/pytest -m long e2e/scenarios e2e/operator
+e2e-long: e2e-up images  ## Those stories there that take minutes each.
+	$(BIN)/pytest -m long tests/image e2e/scenarios e2e/operator
 
 e2e-up: $(STAMP)  ## Bring that Kubernetes up, from package registries alone. Needs root.
 	$(BIN)/python -m e2e.cluster up
