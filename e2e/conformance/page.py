@@ -47,16 +47,16 @@ def text(runs: Mapping[str, Run], seen: Told, mended: Result | None) -> str:
         ),
         f"| passed | {' | '.join(_passed(run) for run in runs.values())} |",
         "",
-        "| what Envoy is told of the two weighted pools | |",
-        "|---|---|",
-        *(f"| weight {weight} | `{name}` |" for name, weight in seen.clusters),
-        *(f"| picker that is asked | `{name}` |" for name in seen.pickers),
+        "What Envoy is told of the two weighted pools:",
+        "",
+        *(f"- weight {weight}: `{name}`" for name, weight in seen.clusters),
+        *(f"- picker that is asked: `{name}`" for name in seen.pickers),
         "",
     ]
     if mended is not None:
         lines += [
-            f"{mended.name} with `extproc`, where an EnvoyFilter gives each of the two clusters the picker of"
-            f" its own pool: {_cell(mended)}.",
+            f"{mended.name} with `extproc`, where an EnvoyFilter",
+            f"gives each of the two clusters the picker of its own pool: {_cell(mended)}.",
             "",
         ]
     lines += [
