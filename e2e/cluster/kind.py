@@ -38,13 +38,14 @@ def kubectl(*words: str | Path, stdin: str | bytes | None = None, seconds: float
     return run(binary, "--kubeconfig", kubeconfig(), *words, stdin=stdin, seconds=seconds)
 
 
-def helm(*words: str | Path, values: dict[str, Any]) -> str:
-    """What Helm says, told `values` beside those of the chart. Raises `ClusterError`."""
+def helm(*words: str | Path, values: dict[str, Any] | None = None) -> str:
+    """What Helm says, told `values`, if any, beside those of the chart. Raises `ClusterError`."""
+    given = () if values is None else ("--values", "-")
     return run(
         golang.program(golang.HELM),
         *words,
-        *("--kubeconfig", kubeconfig(), "--values", "-"),
-        stdin=yaml.safe_dump(values),
+        *("--kubeconfig", kubeconfig(), *given),
+        stdin=None if values is None else yaml.safe_dump(values),
     )
 
 

@@ -63,7 +63,7 @@ def install() -> None:
 def remove() -> None:
     """Remove Istio; the kinds of the Inference Extension stay. Raises `ClusterError`."""
     for release in reversed(_RELEASES):
-        kind.helm("uninstall", release, "--namespace", NAMESPACE, "--ignore-not-found", values={})
+        kind.helm("uninstall", release, "--namespace", NAMESPACE, "--ignore-not-found")
     kind.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
 
 
