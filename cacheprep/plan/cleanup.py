@@ -11,7 +11,7 @@ from cacheprep.plan.conditions import Changes
 from cacheprep.plan.draft import Draft
 from cacheprep.plan.images import keep_images
 from cacheprep.plan.observed import Observed
-from cacheprep.plan.release import release
+from cacheprep.plan.release import holders, release
 from cacheprep.plan.report import tell
 from cacheprep.plan.settings import Settings
 from cacheprep.plan.status import told, write_status
@@ -64,7 +64,9 @@ def _left(observed: Observed) -> list[str]:
     left = [f"pod {pod.name}" for pod in observed.own_pods]
     if deployment is not None and deployment.ours:
         left.append(f"Deployment {endpoint.name}")
-    left += [f"ModelDataCacheConfig {name}" for name in sorted(observed.own_caches)]
+    for name, cache in sorted(observed.own_caches.items()):
+        nodes = holders(observed, cache)
+        left.append(f"ModelDataCacheConfig {name}" + (f" on {told(nodes)}" if nodes else ""))
     left += [f"EndpointSlice {one.name}" for one in observed.slices]
     shared = [
         f"ModelImageCache {cache.name}"

@@ -1118,6 +1118,18 @@ def test_a_node_that_does_not_confirm_is_waited_for_until_the_timeout() -> None:
     assert "node-0, node-1, node-2" in told[0]
 
 
+def test_nodes_that_do_not_confirm_are_named_also_if_pods_took_all_the_time_there_was() -> None:
+    world = serving(cachePolicy={"cleanupTimeout": "15m"})
+    world.delete()
+    world.rest()
+    world.now += 901
+    world.rest()
+    told = [
+        one.message for one in world.finished if isinstance(one, Event) and one.reason == "CleanupTimedOut"
+    ]
+    assert any("node-0, node-1, node-2" in one for one in told), told
+
+
 # --- Listings ---
 
 
