@@ -61,12 +61,14 @@ _OWN = frozenset({"Service", "ConfigMap", "HorizontalPodAutoscaler"})
 def _left(observed: Observed) -> list[str]:
     """What there is still of an endpoint."""
     endpoint, deployment = observed.endpoint, observed.deployment
-    left = [f"pod {pod.name}" for pod in observed.own_pods]
-    if deployment is not None and deployment.ours:
-        left.append(f"Deployment {endpoint.name}")
+    left = []
+    # First, for what is told ends somewhere: files on nodes are what people then have to see to.
     for name, cache in sorted(observed.own_caches.items()):
         nodes = holders(observed, cache)
         left.append(f"ModelDataCacheConfig {name}" + (f" on {told(nodes)}" if nodes else ""))
+    left += [f"pod {pod.name}" for pod in observed.own_pods]
+    if deployment is not None and deployment.ours:
+        left.append(f"Deployment {endpoint.name}")
     left += [f"EndpointSlice {one.name}" for one in observed.slices]
     shared = [
         f"ModelImageCache {cache.name}"
