@@ -25,7 +25,7 @@ async def routed(source: Json, replicas: int | None, **said: Any) -> AsyncIterat
 
     Args:
         source: of the model.
-        replicas: pods at first; None where `said` has an autoscaler, which begins with two.
+        replicas: pods at first; None where `said` has an autoscaler.
         said: more of the endpoint's spec.
     """
     made = stack.objects()
@@ -39,7 +39,10 @@ async def routed(source: Json, replicas: int | None, **said: Any) -> AsyncIterat
         scale: Json = {} if replicas is None else {"replicas": replicas}
         try:
             await tenant.endpoint(NAME, source, **scale, **said)
-            await tenant.serves(NAME, replicas or 2)
+            if replicas is not None:
+                await tenant.serves(NAME, replicas)
+            else:
+                await tenant.says(NAME, "Available", "Serving", 240)
             await stack.rolled_out(stack.ROUTER, "extproc")
             await stack.configure(stack.written(made))
             await until(stack.accepted, "the gateway has taken the route and the policies", 90)

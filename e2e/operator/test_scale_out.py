@@ -33,11 +33,9 @@ async def test_pods_go_to_warm_nodes_and_then_to_a_cold_one_where_they_fetch_and
     scaling = {"horizontalPodAutoscaler": {"minReplicas": 2, "maxReplicas": 5, "metrics": [LOAD]}}
     try:
         await nodes.no_agent(COLD)
+        before = s3.relay.passed
         said = {"template": template, "autoscaling": scaling, "cachePolicy": {"gate": 2}}
         async with routed(s3.source("scaled"), None, **said) as (llm, gateway):
-            warm = await llm.warm(NAME)
-            assert list(warm.values()) == [True, True]
-            before = s3.relay.passed
             async with load(gateway) as outcomes:
 
                 async def scaled() -> bool:
@@ -58,8 +56,8 @@ async def test_pods_go_to_warm_nodes_and_then_to_a_cold_one_where_they_fetch_and
             on_cold = pods[there.index(COLD)]
             assert await llm.warm(NAME) == {pod["metadata"]["uid"]: pod is not on_cold for pod in pods}
             assert await llm.loaded(on_cold) == digests(model)
-            # It fetched by itself, and nobody else did.
-            assert 1 <= (s3.relay.passed - before) / sources.total(model) < 1.1
+            # Two Jobs fetched, and the pod there by itself.
+            assert 3 <= (s3.relay.passed - before) / sources.total(model) < 3.3
             assert sum(cold.values()) > 0
             assert sum(hot.values()) > sum(cold.values())
     finally:
