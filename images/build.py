@@ -34,6 +34,10 @@ TIME = 315532800
 """Of every file, in seconds since 1970: the first moment that a zip archive can hold, as wheels use it."""
 
 
+_RECIPE = Path(__file__).read_bytes()
+"""What is laid ready depends on how."""
+
+
 @dataclass(frozen=True)
 class Product:
     """One of the project's programs."""
@@ -96,7 +100,7 @@ def dependencies(product: Product) -> Path:
     Raises `ClusterError`.
     """
     wanted = requirements((HERE / "requirements.lock").read_text(), product.without)
-    directory = READY / product.name / hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    directory = READY / product.name / hashlib.sha256(_RECIPE + wanted.encode()).hexdigest()[:16]
     if not directory.exists():
         shutil.rmtree(directory.parent, ignore_errors=True)
         listed = READY / f"{product.name}.txt"
@@ -108,7 +112,7 @@ def dependencies(product: Product) -> Path:
 
 def application() -> Path:
     """The directory with the project itself, installed anew when its files changed. Raises `ClusterError`."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_RECIPE)
     for file in sorted(_sources()):
         digest.update(f"{file.relative_to(PROJECT)}\0".encode() + file.read_bytes() + b"\0")
     directory = READY / "app" / digest.hexdigest()[:16]
