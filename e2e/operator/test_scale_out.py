@@ -33,6 +33,7 @@ async def test_pods_go_to_warm_nodes_and_then_to_a_cold_one_where_they_fetch_and
     scaling = {"horizontalPodAutoscaler": {"minReplicas": 2, "maxReplicas": 5, "metrics": [LOAD]}}
     try:
         await nodes.no_agent(COLD)
+        await nodes.wipe(COLD, stack.ENGINES)
         before = s3.relay.passed
         said = {"template": template, "autoscaling": scaling, "cachePolicy": {"gate": 2}}
         async with routed(s3.source("scaled"), None, **said) as (llm, gateway):
