@@ -87,7 +87,8 @@ def main() -> None:
 def build(product: Product, base: str, revision: str = "") -> str:
     """Build one, unless it is there, and tag it. Returns its reference. Raises `ClusterError`."""
     files = {"lib": dependencies(product), "app": application()}
-    files |= {name: golang.hold() for name in product.binaries}
+    if product.binaries:
+        files["bin"] = programs(product)
     arguments = {"BASE": base, "VERSION": _version(), "REVISION": revision}
     image = store.build(product.name, HERE / f"{product.name}.Dockerfile", files, arguments)
     run("docker", "tag", image, product.reference)
@@ -108,6 +109,18 @@ def dependencies(product: Product) -> Path:
         listed.write_text(wanted)
         _install(directory, "opt/warmroute/lib", "--require-hashes", "--requirement", str(listed))
     return directory
+
+
+def programs(product: Product) -> Path:
+    """The directory with its static programs. Raises `golang.BuildError`."""
+    root = READY / f"{product.name}-bin"
+    shutil.rmtree(root, ignore_errors=True)
+    place = root / "usr/local/bin"
+    place.mkdir(parents=True)
+    for name in product.binaries:
+        shutil.copy(golang.hold(), place / name)
+    _same_times(root)
+    return root
 
 
 def application() -> Path:

@@ -2,7 +2,7 @@
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE}
 # Static: it is run inside other images, which a pod keeps on its node.
-COPY hold /usr/local/bin/hold
+COPY bin/ /
 COPY lib/ /
 COPY app/ /
 ENV PYTHONPATH=/opt/warmroute/app:/opt/warmroute/lib \

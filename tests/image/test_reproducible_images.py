@@ -9,7 +9,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from e2e.cluster import debian, golang
+from e2e.cluster import debian
 from e2e.cluster import images as store
 from images import build
 
@@ -28,8 +28,8 @@ def test_built_from_nothing_elsewhere_the_layers_are_the_same(
     shutil.copytree(build.dependencies(product), context / "lib", symlinks=True)
     shutil.copytree(build.application(), context / "app", symlinks=True)
     shutil.copy2(build.HERE / f"{product.name}.Dockerfile", context / "Dockerfile")
-    for name in product.binaries:
-        shutil.copy2(golang.hold(), context / name)
+    if product.binaries:
+        shutil.copytree(build.programs(product), context / "bin", symlinks=True)
     tag = f"warmroute-test/{product.name}:again"
     engine.images.build(path=str(context), tag=tag, nocache=True, rm=True, buildargs={"BASE": base()})
     try:
