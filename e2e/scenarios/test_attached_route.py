@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -21,12 +22,22 @@ def engines_by_conversation(outcomes: Sequence[Outcome]) -> dict[int, set[str]]:
 
 async def first_turns(gateway: Client, numbers: range, headers: dict[str, str]) -> list[Outcome]:
     """The first turn of each conversation, over once every replica of the router knows where all went."""
-    heard = sum((await stack.of_router("extproc_sharing_heard_picks_total")).values())
+
+    async def all_heard() -> float:
+        return sum((await stack.of_router("extproc_sharing_heard_picks_total")).values())
+
+    async def nothing_is_under_way() -> bool:
+        """Picks are told each second: those of before must not be taken for these."""
+        before = await all_heard()
+        await asyncio.sleep(2.5)
+        return await all_heard() == before
+
+    await eventually(nothing_is_under_way, "what was picked before has been told", 30)
+    heard = await all_heard()
     outcomes = [await gateway.ask(number, headers=headers) for number in numbers]
 
     async def told() -> bool:
-        now = await stack.of_router("extproc_sharing_heard_picks_total")
-        return sum(now.values()) - heard >= len(numbers)
+        return await all_heard() - heard >= len(numbers)
 
     await eventually(told, "each replica has heard of the other's picks", 20)
     return outcomes
