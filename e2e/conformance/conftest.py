@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Generator, Iterator
 import pytest
 import pytest_asyncio
 
+from e2e import evidence
 from e2e.cluster import engine, kind
-from e2e.cluster.command import ClusterError
 from e2e.conformance import addresses, istio, picked
 from e2e.scenarios import load
 from e2e.scenarios.load import Client
@@ -16,6 +16,14 @@ from tests.envoy.process import eventually
 
 TIMEOUT = 300
 """Seconds for one story."""
+
+
+_HERE = f"--namespace={picked.NAMESPACE}"
+EVIDENCE = (
+    ("get", "pods,inferencepool,gateway,httproute", _HERE, "--output=wide"),
+    ("get", "events", _HERE, "--sort-by=.lastTimestamp"),
+    ("logs", _HERE, f"--selector={picked.ROUTER}", "--tail=40"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,19 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failure comes with what the namespace looked like."""
-    report = yield
-    if report.failed and engine.answers() and kind.runs():
-        for words in (
-            ("get", "pods,inferencepool,gateway,httproute", "--output=wide"),
-            ("get", "events", "--sort-by=.lastTimestamp"),
-            ("logs", f"--selector={picked.ROUTER}", "--tail=40"),
-        ):
-            try:
-                said = kind.kubectl(f"--namespace={picked.NAMESPACE}", *words, seconds=20)
-            except ClusterError as error:
-                said = str(error)
-            report.sections.append((f"kubectl {' '.join(words)}", said[-6000:]))
-    return report
+    return evidence.attach((yield), EVIDENCE)
 
 
 @pytest.fixture(scope="session")

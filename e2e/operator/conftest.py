@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from e2e import evidence
 from e2e.cluster import engine, kind
-from e2e.cluster.command import ClusterError
 from e2e.operator import installation, sources
 from e2e.operator.sources import ObjectStore
 from e2e.operator.tenant import Tenant
@@ -24,6 +24,19 @@ TIMEOUT, LONG_TIMEOUT = 300, 900
 _numbers = itertools.count(1)
 
 
+EVIDENCE = (
+    ("get", "warmroute,jobs,pods", "--all-namespaces", "--output=wide"),
+    ("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"),
+    (
+        "logs",
+        f"--namespace={installation.OPERATOR}",
+        f"--selector={installation.CONTROLLER}",
+        "--tail=60",
+    ),
+    ("logs", f"--namespace={installation.AGENTS}", f"--selector={installation.AGENT}", "--tail=15"),
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         long = item.get_closest_marker("long") is not None
@@ -33,25 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failure comes with what the cluster looked like."""
-    report = yield
-    if report.failed and engine.answers() and kind.runs():
-        for words in (
-            ("get", "warmroute,jobs,pods", "--all-namespaces", "--output=wide"),
-            ("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"),
-            (
-                "logs",
-                f"--namespace={installation.OPERATOR}",
-                f"--selector={installation.CONTROLLER}",
-                "--tail=60",
-            ),
-            ("logs", f"--namespace={installation.AGENTS}", f"--selector={installation.AGENT}", "--tail=15"),
-        ):
-            try:
-                said = kind.kubectl(*words, seconds=20)
-            except ClusterError as error:
-                said = str(error)
-            report.sections.append((f"kubectl {' '.join(words)}", said[-8000:]))
-    return report
+    return evidence.attach((yield), EVIDENCE)
 
 
 @pytest.fixture(scope="session")

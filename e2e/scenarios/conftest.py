@@ -7,14 +7,21 @@ from collections.abc import AsyncIterator, Generator
 import pytest
 import pytest_asyncio
 
+from e2e import evidence
 from e2e.cluster import engine, kind
-from e2e.cluster.command import ClusterError
 from e2e.scenarios import load, stack
 from e2e.scenarios.load import Client
 from tests.envoy.process import eventually
 
 TIMEOUT = 300
 """Seconds for one scenario."""
+
+
+EVIDENCE = (
+    ("get", "pods", "--all-namespaces", "--output=wide"),
+    ("get", "events", "--namespace=llm", "--sort-by=.lastTimestamp"),
+    ("logs", "--namespace=warmroute", "--selector=app.kubernetes.io/name=extproc", "--tail=40"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,19 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failure comes with what the cluster looked like."""
-    report = yield
-    if report.failed and engine.answers() and kind.runs():
-        for words in (
-            ("get", "pods", "--all-namespaces", "--output=wide"),
-            ("get", "events", "--namespace=llm", "--sort-by=.lastTimestamp"),
-            ("logs", "--namespace=warmroute", "--selector=app.kubernetes.io/name=extproc", "--tail=40"),
-        ):
-            try:
-                said = kind.kubectl(*words, seconds=20)
-            except ClusterError as error:
-                said = str(error)
-            report.sections.append((f"kubectl {' '.join(words)}", said[-6000:]))
-    return report
+    return evidence.attach((yield), EVIDENCE)
 
 
 @pytest.fixture(scope="session")
