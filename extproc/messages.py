@@ -147,7 +147,7 @@ class ResponseHeaders(NamedTuple):
     """`ip:port` of the endpoint that served as Envoy reports it, empty if it does not."""
     end_of_stream: bool
     protocol: Protocol | None = None
-    attempts: int = 0
+    attempts: float = 0
     """Upstreams that Envoy has asked, 0 where it does not say."""
 
 
@@ -356,7 +356,7 @@ def _response_headers(message: ProcessingRequest) -> ResponseHeaders:
             text = _text(header)
             status = int(text) if text.isascii() and text.isdigit() and len(text) == 3 else 0
             break
-    served, attempts = "", 0
+    served, attempts = "", 0.0
     metadata = message.metadata_context.filter_metadata
     if NAMESPACE in metadata:
         fields = metadata[NAMESPACE].fields
@@ -367,7 +367,7 @@ def _response_headers(message: ProcessingRequest) -> ResponseHeaders:
         if not served and "upstream.address" in fields:
             served = fields["upstream.address"].string_value
         if _ATTEMPTS in fields:
-            attempts = int(fields[_ATTEMPTS].number_value)
+            attempts = fields[_ATTEMPTS].number_value
     end = message.response_headers.end_of_stream
     return ResponseHeaders(status, served, end, _protocol_of(message), attempts)
 

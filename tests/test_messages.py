@@ -79,8 +79,8 @@ def test_the_served_endpoint_is_read_from_metadata_or_from_the_upstream_attribut
     assert event == ResponseHeaders(200, "10.0.0.1:8000", end_of_stream=False)
 
 
-@pytest.mark.parametrize(("said", "read"), [(1, 1), (3, 3), (None, 0)])
-def test_how_many_upstreams_envoy_asked_is_read_from_its_attribute(said: int | None, read: int) -> None:
+@pytest.mark.parametrize(("said", "read"), [(1, 1), (3, 3), (None, 0), (float("inf"), float("inf"))])
+def test_how_many_upstreams_envoy_asked_is_read_from_its_attribute(said: float | None, read: float) -> None:
     message = pb.ProcessingRequest()
     header(message, "response_headers", ":status", b"200")
     attributes(message, upstream__address="10.0.0.1:8000")
