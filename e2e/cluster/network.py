@@ -14,6 +14,8 @@ from e2e.cluster.command import run
 
 POD_SUBNET = "10.244.0.0/16"
 """kind's default."""
+SERVICE_SUBNET = "10.96.0.0/16"
+"""kind's default."""
 
 
 def connect() -> None:
@@ -25,15 +27,23 @@ def connect() -> None:
         routes = [f"ip route replace {subnets[one]} via {addresses[one]}" for one in subnets if one != name]
         # Replies to what leaves the pods' network have to find back; between pods addresses stay as they are.
         masquerade = f"POSTROUTING -s {POD_SUBNET} ! -d {POD_SUBNET} -j MASQUERADE"
+        # A Service's address that kube-proxy did not translate (yet) must stay in: some networks answer for any
+        # address, and the API server keeps such a connection.
+        stray = [f"{chain} --destination {SERVICE_SUBNET} -j REJECT" for chain in ("OUTPUT", "FORWARD")]
         script = [
             "set -e",
             "mkdir -p /etc/cni/net.d",
             f"echo {shlex.quote(json.dumps(_plugins(subnet)))} > /etc/cni/net.d/10-ptp.conflist",
             *routes,
-            f"iptables -t nat -C {masquerade} 2>/dev/null || iptables -t nat -A {masquerade}",
+            _once("nat", masquerade),
+            *(_once("filter", rule) for rule in stray),
         ]
         run("docker", "exec", name, "sh", "-c", "\n".join(script))
     kind.kubectl("wait", "node", "--all", "--for=condition=Ready", "--timeout=120s")
+
+
+def _once(table: str, rule: str) -> str:
+    return f"iptables -t {table} -C {rule} 2>/dev/null || iptables -t {table} -A {rule}"
 
 
 def _internal(node: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ def install() -> None:
     kind.kubectl(
         *("rollout", "status", "deployment/metrics-server", "--namespace=kube-system", "--timeout=120s")
     )
+    kind.kubectl("wait", "apiservice/v1beta1.metrics.k8s.io", "--for=condition=Available", "--timeout=120s")
 
 
 def _adapt(container: dict[str, Any]) -> None:

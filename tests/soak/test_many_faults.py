@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tests.envoy.load import (
     empty_and_refill,
     leave_early,
     many_names,
+    prompt,
     reload_again_and_again,
     restart_engines,
     restart_routers,
@@ -27,6 +27,15 @@ CROSSED = pytest.mark.parametrize(
     ids=["two-message-HTTP/1.1", "one-message-HTTP/2"],
 )
 SETTINGS = Settings(speed=2)
+MOST_PER_REQUEST = 300.0
+"""Bytes. What a stream that is never released holds is thousands; pages that the C library keeps make the
+figure differ by a hundred either way from run to run."""
+
+
+def one_of_a_hundred(seed: int) -> bytes:
+    """So few prompts that the routing table, which is bounded by itself, has all of them soon: new ones would
+    hide what leaks."""
+    return prompt(seed % 100)
 
 
 @CROSSED
@@ -36,15 +45,14 @@ async def test_ten_thousand_clients_that_leave_leave_nothing_behind(
     async with stacks(exchange, settings=SETTINGS) as stack, client(stack.url, http) as gateway:
         process = stack.router.process
         assert process is not None
-        await leave_early(gateway, 1000)
+        await leave_early(gateway, 1000, one_of_a_hundred)
         await all_counts_are_back_to_zero(stack)
-        gc.collect()
         resident, files = process.resident, await stack.router.metric("process_open_fds")
-        await leave_early(gateway, 10_000)
+        await leave_early(gateway, 10_000, one_of_a_hundred)
         await all_counts_are_back_to_zero(stack)
-        grown = process.resident - resident
-        print(f"\n{grown / 10_000:.0f} bytes of router memory for each request that was left")
-        assert grown < 20 << 20
+        each = (process.resident - resident) / 10_000
+        print(f"\n{each:+.0f} bytes of router memory for each request that was left")
+        assert each < MOST_PER_REQUEST
         assert await stack.router.metric("process_open_fds") <= files + 4
         assert await stack.router.metric("extproc_stream_errors_total") == 0
 
