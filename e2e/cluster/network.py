@@ -27,7 +27,7 @@ def connect() -> None:
         routes = [f"ip route replace {subnets[one]} via {addresses[one]}" for one in subnets if one != name]
         # Replies to what leaves the pods' network have to find back; between pods addresses stay as they are.
         masquerade = f"POSTROUTING -s {POD_SUBNET} ! -d {POD_SUBNET} -j MASQUERADE"
-        # A Service's address that kube-proxy did not translate (yet) must stay in: some networks answer for any
+        # A Service address that kube-proxy did not translate (yet) must stay in: some networks answer for any
         # address, and the API server keeps such a connection.
         stray = [f"{chain} --destination {SERVICE_SUBNET} -j REJECT" for chain in ("OUTPUT", "FORWARD")]
         script = [
