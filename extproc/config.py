@@ -713,6 +713,11 @@ class SharingConfig(_Section):
         description="Where other replicas call (gRPC); by TLS, both sides with a certificate, if there is"
         " `tls`, else in plaintext."
     )
+    plaintext: Annotated[bool, Strict(), Allowed("true or false")] = Field(
+        default=False,
+        description="Plaintext here, whatever `tls` says of the gateway's port. Who reaches the port can then"
+        " read which block keys are where, and bias picks: have a NetworkPolicy admit replicas alone.",
+    )
     service: Annotated[PeerAddress | None, Allowed("name:port")] = Field(
         default=None,
         description="A name that stands for all replicas, such as that of a headless Service, and the port of"
@@ -835,14 +840,24 @@ class Config(_Section):
 
     @model_validator(mode="after")
     def _replicas_know_each_other(self) -> Self:
-        if self.sharing is not None and self.tls is not None and self.tls.client_ca is None:
+        if self.sharing is None or self.tls is None or self.sharing.plaintext:
+            return self
+        instead = (
+            "or set sharing.plaintext: true, where a NetworkPolicy admits replicas alone to"
+            f" {self.sharing.listen}"
+        )
+        if self.tls.self_signed:
             said = (
-                "is required with sharing: replicas show each other certificates that its authorities issued"
+                "excludes sharing by TLS: replicas could not tell each other from strangers; give cert, key"
+                f" and clientCa, {instead}"
+            )
+            raise PydanticCustomError("tls", "self-signed", {"problems": [(("tls", "selfSigned"), said)]})
+        if self.tls.client_ca is None:
+            said = (
+                "is required with sharing: replicas show each other certificates that its authorities"
+                f" issued; give it, {instead}"
             )
             raise PydanticCustomError("tls", "no authority", {"problems": [(("tls", "clientCa"), said)]})
-        if self.sharing is not None and self.tls is not None and self.tls.self_signed:
-            said = "excludes sharing: replicas could not tell each other from strangers; give cert and key"
-            raise PydanticCustomError("tls", "self-signed", {"problems": [(("tls", "selfSigned"), said)]})
         return self
 
 

@@ -174,3 +174,17 @@ def test_the_configuration_of_another_picker_is_told_from_a_wrong_one_of_ours(
     text: str, foreign: bool
 ) -> None:
     assert is_foreign(text) is foreign
+
+
+def test_with_its_own_certificate_a_picker_shares_in_plaintext_or_says_how() -> None:
+    text = (
+        "sharing: {{listen: '0.0.0.0:9004', service: 'replicas:9004', plaintext: {chosen}}}\n"
+        "pools: [{{name: a, endpoints: {{static: ['10.0.0.1:80']}}}}]\n"
+    )
+    config = settings(Flags(), base(text.format(chosen="true")))
+    assert config.tls == TlsConfig(self_signed=True)
+    assert config.sharing is not None
+    assert config.sharing.plaintext
+    said = refused(Flags(), base(text.format(chosen="false")))
+    assert said.startswith("command line: tls.selfSigned: excludes sharing by TLS")
+    assert "sharing.plaintext: true" in said

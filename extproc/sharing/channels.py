@@ -1,4 +1,4 @@
-"""Channels to other replicas: by TLS where this process has certificates, else in plaintext."""
+"""Channels to other replicas: by TLS where replicas share by it, else in plaintext."""
 
 from __future__ import annotations
 

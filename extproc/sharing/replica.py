@@ -36,8 +36,9 @@ _log = structlog.get_logger(__name__)
 class Replica:
     """Sharing as a whole, for `extproc.run`.
 
-    `memories` gives the pools that learn, by name. `certificates` None: plaintext. `clock` is that of the
-    picks' `at`, monotonic seconds; `draw` gives the instance its name and spreads calls.
+    `memories` gives the pools that learn, by name. `certificates` None, or `plaintext` in the configuration:
+    plaintext. `clock` is that of the picks' `at`, monotonic seconds; `draw` gives the instance its name and
+    spreads calls.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Replica:
         self._config = config
         self._memories = memories
         self._metrics = metrics
-        self._certificates = certificates
+        self._certificates = None if config.plaintext else certificates
         self._clock = clock
         self._draw = draw
         self._pace = pace
@@ -64,7 +65,7 @@ class Replica:
         self._numbers = count(1)
         self._outbox = Outbox()
         self._inbox = Inbox(memories, clock, metrics, self._instance)
-        self._channels = Channels(certificates)
+        self._channels = Channels(self._certificates)
         self._met = asyncio.Event()
         self._ready = asyncio.Event()
         names = (config.service,) if config.service is not None else config.peers or ()
@@ -94,10 +95,10 @@ class Replica:
         """
         credentials = None if self._certificates is None else self._certificates.server_credentials()
         bound = await self._listener.start(self._config.listen, credentials)
-        if credentials is None and not _is_loopback(bound.host):
+        if credentials is None and not (self._config.plaintext or _is_loopback(bound.host)):
             _log.warning(
                 "picks are shared in plaintext: who reaches this port sees and sends block keys; set tls with"
-                " clientCa, or let a NetworkPolicy admit replicas only",
+                " clientCa, or let a NetworkPolicy admit replicas only and set sharing.plaintext",
                 listen=str(bound),
             )
         self._tasks = [

@@ -102,10 +102,19 @@ def test_as_a_picker_the_router_listens_where_its_service_looks() -> None:
     config = as_picker()
     assert config.tls is not None
     assert config.tls.self_signed
-    assert config.sharing is None
     assert (config.listen.port, config.health and config.health.port) == (9002, 9003)
     assert config.metrics is not None
     assert config.metrics.port == 9090
+
+
+def test_pickers_share_in_plaintext_since_their_certificates_prove_nothing_to_each_other() -> None:
+    sharing = as_picker().sharing
+    assert sharing is not None
+    assert sharing.plaintext
+    _, replicas = read(ROUTER / "services.yaml")
+    # Without a namespace: that of the pool, whatever it is called.
+    assert sharing.service is not None
+    assert sharing.service.host == replicas["metadata"]["name"]
 
 
 def as_picker() -> Config:

@@ -41,6 +41,7 @@ class Node:
         peers: Sequence[str],
         *,
         certificates: Certificates | None = None,
+        plaintext: bool = False,
         pace: Pace = FAST,
         look_up: LookUp = look_up,
     ) -> None:
@@ -48,6 +49,7 @@ class Node:
         self.notes = Notes()
         self._peers = peers
         self._certificates = certificates
+        self._plaintext = plaintext
         self._pace = pace
         self._look_up = look_up
         self.registry = CollectorRegistry()
@@ -58,7 +60,9 @@ class Node:
         self.notes = Notes()
         self.registry = CollectorRegistry()
         self.replica = Replica(
-            SharingConfig.model_validate({"listen": self.address, "peers": list(self._peers)}),
+            SharingConfig.model_validate(
+                {"listen": self.address, "peers": list(self._peers), "plaintext": self._plaintext}
+            ),
             lambda: {"llama": self.notes},
             SharingMetrics(self.registry),
             self._certificates,

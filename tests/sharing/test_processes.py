@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -31,7 +32,9 @@ POOL = {
 class Routers:
     """Some routers with one list of peers."""
 
-    def __init__(self, directory: Path, number: int, tls: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, number: int, tls: dict[str, Any] | None = None, plaintext: bool = False
+    ) -> None:
         peers = [free_address() for _ in range(number)]
         settings: dict[str, Any] = {"drainTimeout": "1s", **({"tls": tls} if tls else {})}
         self.all = [
@@ -39,7 +42,7 @@ class Routers:
                 free_address(),
                 directory / str(index),
                 POOL,
-                sharing={"listen": address, "peers": peers},
+                sharing={"listen": address, "peers": peers, "plaintext": plaintext},
                 **settings,
             )
             for index, address in enumerate(peers)
@@ -48,10 +51,10 @@ class Routers:
 
 @asynccontextmanager
 async def routers(
-    directory: Path, number: int, tls: dict[str, str] | None = None
+    directory: Path, number: int, tls: dict[str, Any] | None = None, *, plaintext: bool = False
 ) -> AsyncIterator[list[Router]]:
     """So many routers, all connected."""
-    made = Routers(directory, number, tls).all
+    made = Routers(directory, number, tls, plaintext).all
     async with AsyncExitStack() as stack:
         for router in made:
             stack.callback(router.kill)
@@ -78,15 +81,18 @@ async def has(router: Router, sample: str, wanted: float, *, or_more: bool = Fal
     await eventually(holds, f"{router.listen} says {sample} {wanted:g}", 30, process=router.process)
 
 
-async def send(router: Router, text: str, secret: grpc.ChannelCredentials | None = None) -> str:
-    """One chat request through a router. Returns the endpoints that it names."""
+async def send(
+    router: Router, text: str, secret: grpc.ChannelCredentials | None = None, name: str = "router.example"
+) -> str:
+    """One chat request through a router, by TLS with `secret`, for which its certificate has this name.
+    Returns the endpoints that it names."""
     message = ProcessingRequest()
     message.request_headers.headers.headers.add(key=":path", raw_value=b"/v1/chat/completions")
     body = ProcessingRequest()
     chat = {"model": "llama", "messages": [{"role": "user", "content": text}]}
     body.request_body.body = orjson.dumps(chat)
     body.request_body.end_of_stream = True
-    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", "router.example")]
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", name)]
     if secret is None:
         channel = grpc.aio.insecure_channel(router.listen, options)
     else:
@@ -143,6 +149,17 @@ async def test_routers_with_certificates_share_and_a_stranger_hears_nothing(tmp_
     tls = {"cert": str(files.cert), "key": str(files.key), "clientCa": str(files.ca)}
     async with routers(tmp_path, 2, tls) as (a, b):
         await send(a, "gold", grpc.ssl_channel_credentials(authority.pem, pair.key, pair.certificate))
+        await has(b, 'heard_picks_total{pool="llama"}', 1)
+        assert "plaintext" not in a.log_tail()
+
+
+async def test_routers_whose_certificates_are_self_signed_share_in_plaintext_by_choice(
+    tmp_path: Path,
+) -> None:
+    async with routers(tmp_path, 2, {"selfSigned": True}, plaintext=True) as (a, b):
+        host, port = a.listen.rsplit(":", 1)
+        shown = await asyncio.to_thread(ssl.get_server_certificate, (host, int(port)), timeout=20)
+        await send(a, "gold", grpc.ssl_channel_credentials(shown.encode()), "localhost")
         await has(b, 'heard_picks_total{pool="llama"}', 1)
         assert "plaintext" not in a.log_tail()
 

@@ -288,13 +288,15 @@ async def test_an_address_in_use_is_named() -> None:
             await second.start()
 
 
-async def test_plaintext_is_warned_of_unless_it_stays_on_this_machine() -> None:
+async def test_plaintext_is_warned_of_unless_it_stays_on_this_machine_or_was_chosen() -> None:
     with capture_logs() as said:
         async with nodes(1):
             pass
     assert [entry for entry in said if entry["log_level"] == "warning"] == []
-    address = f"0.0.0.0:{free_address().rsplit(':', 1)[1]}"
-    with capture_logs() as said:
-        async with running(Node(address, [free_address()])):
-            pass
-    assert ["plaintext" in entry["event"] for entry in said if entry["log_level"] == "warning"] == [True]
+    for chosen in (False, True):
+        address = f"0.0.0.0:{free_address().rsplit(':', 1)[1]}"
+        with capture_logs() as said:
+            async with running(Node(address, [free_address()], plaintext=chosen)):
+                pass
+        warnings = [entry["event"] for entry in said if entry["log_level"] == "warning"]
+        assert ["plaintext" in warning for warning in warnings] == ([] if chosen else [True])

@@ -53,7 +53,8 @@ def test_peers_are_a_service_or_a_list() -> None:
         ("{listen: '0.0.0.0:9004', peers: ['a']}", "must be host:port"),
         ("{listen: '0.0.0.0:9004', peer: ['a:1']}", "did you mean peers"),
         ("{listen: '127.0.0.1:9002', peers: ['a:1']}", "collides with listen 127.0.0.1:9002"),
-        ("true", "must be a mapping with listen, service, peers"),
+        ("{listen: '0.0.0.0:9004', plaintext: 1, peers: ['a:1']}", "plaintext: is 1; must be true or false"),
+        ("true", "must be a mapping with listen, plaintext, service, peers"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_remedy(text: str, said: str) -> None:
@@ -63,8 +64,25 @@ def test_what_is_wrong_is_said_with_the_remedy(text: str, said: str) -> None:
 def test_with_tls_replicas_must_be_able_to_know_each_other() -> None:
     both = "{listen: '0.0.0.0:9004', service: 'a:9004'}"
     assert "tls.clientCa: is required with sharing" in complaint(both, f"tls: {{{FILES}}}\n")
-    assert "tls.selfSigned: excludes sharing" in complaint(both, "tls: {selfSigned: true, clientCa: ca}\n")
-    assert sharing(both, f"tls: {{{FILES}, clientCa: ca}}\n")
+    for own in ("{selfSigned: true}", "{selfSigned: true, clientCa: ca}"):
+        said = complaint(both, f"tls: {own}\n")
+        assert "tls.selfSigned: excludes sharing" in said
+        assert "give cert, key and clientCa" in said
+    assert not sharing(both, f"tls: {{{FILES}, clientCa: ca}}\n").plaintext
+
+
+@pytest.mark.parametrize("tls", [f"{{{FILES}}}", "{selfSigned: true}", f"{{{FILES}, clientCa: ca}}", "null"])
+def test_in_plaintext_by_choice_any_tls_of_the_gateway_s_port_will_do(tls: str) -> None:
+    chosen = "{listen: '0.0.0.0:9004', plaintext: true, service: 'a:9004'}"
+    assert sharing(chosen, f"tls: {tls}\n").plaintext
+
+
+@pytest.mark.parametrize("tls", [f"{{{FILES}}}", "{selfSigned: true}"])
+def test_that_choice_is_the_remedy_which_a_refusal_names_beside_certificates(tls: str) -> None:
+    said = complaint("{listen: '0.0.0.0:9004', service: 'a:9004'}", f"tls: {tls}\n")
+    assert (
+        "or set sharing.plaintext: true, where a NetworkPolicy admits replicas alone to 0.0.0.0:9004" in said
+    )
 
 
 def test_a_change_of_it_waits_for_a_restart() -> None:

@@ -99,6 +99,24 @@ async def test_plaintext_and_tls_do_not_meet(tmp_path: Path, authority: Authorit
         assert first.notes.learnt == []
 
 
+async def test_in_plaintext_by_choice_replicas_share_whatever_certificates_they_have(
+    tmp_path: Path, authority: Authority
+) -> None:
+    addresses = [free_address(), free_address()]
+    own = Certificates(TlsConfig(self_signed=True), TlsMetrics(CollectorRegistry()))
+    issued = Issued(tmp_path / "a", authority).certificates
+    first, second = (
+        Node(address, addresses, certificates=certificates, plaintext=True)
+        for address, certificates in zip(addresses, (own, issued), strict=True)
+    )
+    async with running(first, second):
+        await first.meets(1)
+        first.tell("gold")
+        await second.hears("gold")
+        second.tell("rum")
+        await first.hears("rum")
+
+
 @pytest.mark.parametrize("client", ["plaintext", "no certificate", "of another authority"])
 async def test_a_client_without_a_certificate_of_the_authority_gets_no_answer(
     tmp_path: Path, authority: Authority, client: str

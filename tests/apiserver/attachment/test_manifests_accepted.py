@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from extproc.config import parse
 from tests.apiserver.attachment.kubectl import ROOT, Kubectl
 from tests.apiserver.attachment.pages import kustomization
 
@@ -52,6 +53,33 @@ def test_every_pod_fits_the_restricted_pod_security_standard(kubectl: Kubectl, o
         del template["spec"]["securityContext"]
         refused = kubectl.attempt("create", "--dry-run=server", "-f", "-", stdin=_pod(template["spec"]))
         assert 'violates PodSecurity "restricted' in refused.stderr
+
+
+def test_replicas_of_a_picker_alone_may_call_the_port_on_which_they_share(kubectl: Kubectl) -> None:
+    made = kubectl.objects(MANIFESTS / "gateways" / "inference-pool")
+    (replicas,) = [one for one in made if one.get("spec", {}).get("clusterIP") == "None"]
+    (deployment,) = [one for one in made if one["kind"] == "Deployment"]
+    (settings,) = [one for one in made if one["kind"] == "ConfigMap"]
+    sharing = parse(settings["data"]["extproc.yaml"], "extproc.yaml").sharing
+    assert sharing is not None
+    assert sharing.service is not None
+    assert replicas["metadata"]["name"] == sharing.service.host
+    assert replicas["metadata"]["namespace"] == deployment["metadata"]["namespace"]
+    (port,) = replicas["spec"]["ports"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert port["port"] == sharing.listen.port
+    assert {"name": port["targetPort"], "containerPort": port["port"]} in container["ports"]
+    pods = {"matchLabels": replicas["spec"]["selector"]}
+    assert deployment["spec"]["selector"] == pods
+    policies = [one["spec"] for one in made if one["kind"] == "NetworkPolicy"]
+    assert [policy["podSelector"] for policy in policies] == [pods, pods]
+    admitted = [
+        rule.get("from")
+        for policy in policies
+        for rule in policy["ingress"]
+        if any(one["port"] == port["port"] for one in rule["ports"])
+    ]
+    assert admitted == [[{"podSelector": pods}]]
 
 
 def test_engines_in_another_namespace_are_opened_to_the_same_router(kubectl: Kubectl, tmp_path: Path) -> None:
