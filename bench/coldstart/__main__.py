@@ -26,7 +26,7 @@ from bench.coldstart.servers import Servers
 from bench.coldstart.throttle import Transfer, watched
 from cacheprep.commands.options import Size
 from cacheprep.plan.settings import Settings
-from e2e.cluster import debian, engine, golang, images, kind
+from e2e.cluster import engine, golang, images, kind, published
 from e2e.cluster.command import ClusterError
 from extproc.pool.discovery.kubernetes import ApiError, Cluster, connected
 from images import build as product
@@ -93,7 +93,7 @@ def _rates(text: str) -> list[float]:
 
 def _measured(rates: Sequence[float], rounds: int, model_bytes: int, image_bytes: int) -> list[Sample]:
     servers.check_memory(sum(model_bytes // part for part in PARTS.values()) + image_bytes)
-    cacheprep = product.build(product.CACHEPREP, _base())
+    cacheprep = product.build(product.CACHEPREP, published.base())
     images.load([cacheprep], (nodes.WARM, nodes.COLD))
     nodes.leave()
     with servers.running() as there:
@@ -190,10 +190,6 @@ def _check(what: str, transfer: Transfer, whole: int, rate: float, warm: bool) -
         )
     if not warm and transfer.rate > HOLDS * rate:
         raise ClusterError(f"{what} sent {transfer.rate / MB:.0f} MB/s and was throttled to {rate / MB:.0f}")
-
-
-def _base() -> str:
-    return product.PUBLISHED if os.environ.get("KIND_NODE_IMAGE") else debian.python()
 
 
 def _say(text: str) -> None:

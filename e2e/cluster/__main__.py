@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from functools import partial
 
@@ -18,11 +17,12 @@ from e2e.cluster import (
     kind,
     network,
     node,
+    published,
     registry,
     resource_metrics,
 )
 from e2e.cluster.command import ClusterError, run
-from e2e.cluster.steps import Steps
+from e2e.cluster.steps import Step, Steps
 from images import build as product
 
 
@@ -46,13 +46,13 @@ def main() -> None:
 
 def build(steps: Steps) -> None:
     """Build every Go program that is not there, with a line for each."""
-    steps.side_by_side(golang.lacking())
+    steps.side_by_side(_lacking())
 
 
 def up(steps: Steps) -> None:
     """Bring the cluster up, or to what this version of it is."""
     steps.run("Docker engine", engine.start)
-    steps.side_by_side([[("Debian and Python base", debian.python)], *golang.lacking()])
+    steps.side_by_side([[("Debian and Python base", debian.python)], *_lacking()])
     image = steps.run("node image", node.image)
     loaded = [*steps.run("gateway's images", gateway.built), resource_metrics.image()]
     router = steps.run("image of the router", router_image)
@@ -69,10 +69,13 @@ def up(steps: Steps) -> None:
     steps.say(f"\n{cache.root()} holds {used / 1e9:.1f} GB; KUBECONFIG={kind.kubeconfig()}")
 
 
+def _lacking() -> list[list[Step]]:
+    return golang.lacking(node_is_built=published.node() is None)
+
+
 def router_image() -> str:
-    """The router's image, on the published base where the node's image is a published one too."""
-    base = product.PUBLISHED if os.environ.get("KIND_NODE_IMAGE") else debian.python()
-    return product.build(product.EXTPROC, base)
+    """The router's image."""
+    return product.build(product.EXTPROC, published.base())
 
 
 def images_into_nodes(loaded: list[str], router: str) -> None:

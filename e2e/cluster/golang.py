@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from e2e.cluster import cache, versions
+from e2e.cluster.steps import Step
 
 
 class BuildError(Exception):
@@ -66,8 +67,10 @@ ENVOY_GATEWAY = Program("github.com/envoyproxy/gateway/cmd/envoy-gateway", versi
 REGISTRY = Program("github.com/distribution/distribution/v3/cmd/registry", versions.REGISTRY)
 VERSITYGW = Program("github.com/versity/versitygw/cmd/versitygw", versions.VERSITYGW)
 
-PROGRAMS = (ENVOY_GATEWAY, HELM, *CONTAINERD, COREDNS, REGISTRY, KIND)
-"""What the cluster needs of these."""
+IN_NODES = (*CONTAINERD, COREDNS)
+"""What a node image has of these."""
+BESIDE_NODES = (ENVOY_GATEWAY, HELM, REGISTRY, KIND)
+"""What a cluster needs besides."""
 
 HOLD = Path(__file__).parents[2] / "images" / "hold"
 
@@ -156,20 +159,28 @@ def hold() -> Path:
     return binary
 
 
-def lacking() -> list[list[tuple[str, Callable[[], object]]]]:
-    """What of the cluster is not built: names, and what builds each, in lists that share no packages.
+def lacking(*, node_is_built: bool) -> list[list[Step]]:
+    """What of the cluster is not built yet, without what a node image has unless that is built here too.
+
+    Lists that share no packages.
 
     Those of a list are built one after the other, so that what they share is compiled once; the lists beside
     each other, since linking keeps one core busy.
     """
-    kubernetes_binaries = [_place(name, versions.KUBERNETES) for name in KUBERNETES]
+    wanted = KUBERNETES if node_is_built else ("kubectl",)
+    store = [("etcd", [_place("etcd", versions.ETCD)], etcd)] if node_is_built else []
+    programs = (*BESIDE_NODES, *IN_NODES) if node_is_built else BESIDE_NODES
     lists: list[list[tuple[str, Sequence[Path], Callable[[], object]]]] = [
         [
-            ("Kubernetes", kubernetes_binaries, kubernetes),
+            (
+                "Kubernetes",
+                [_place(name, versions.KUBERNETES) for name in wanted],
+                partial(kubernetes, wanted),
+            ),
             ("metrics-server", [_place("metrics-server", versions.METRICS_SERVER)], metrics_server),
-            ("etcd", [_place("etcd", versions.ETCD)], etcd),
+            *store,
         ],
-        [(one.name, [_place(one.name, one.version)], partial(program, one)) for one in PROGRAMS],
+        [(one.name, [_place(one.name, one.version)], partial(program, one)) for one in programs],
     ]
     return [
         [(name, build) for name, binaries, build in one if not all(binary.exists() for binary in binaries)]

@@ -6,11 +6,10 @@ KIND_NODE_IMAGE names a published one instead, such as `kindest/node:v1.34.4`.
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from pathlib import Path
 
-from e2e.cluster import cache, components, debian, golang, images, versions
+from e2e.cluster import cache, components, debian, golang, images, published, versions
 from e2e.cluster.command import run, succeeds
 
 STORAGE = """\
@@ -25,11 +24,11 @@ volumeBindingMode: WaitForFirstConsumer
 
 def image() -> str:
     """The node image's reference. Raises `ClusterError` or `golang.BuildError`."""
-    published = os.environ.get("KIND_NODE_IMAGE")
-    if published:
-        if not images.exists(published):
-            run("docker", "pull", published)
-        return published
+    pulled = published.node()
+    if pulled:
+        if not images.exists(pulled):
+            run("docker", "pull", pulled)
+        return pulled
     base, wanted = _base(), components.images_of_kubernetes()
     binaries = golang.kubernetes(["kubeadm", "kubelet", "kubectl"])
     said = "\n".join([STORAGE, images.identity(base), *map(images.identity, wanted), *map(str, binaries)])

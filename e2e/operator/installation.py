@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from e2e.cluster import debian, images, kind
+from e2e.cluster import images, kind, published
 from e2e.scenarios import stack
 from images import build as product
 
@@ -28,8 +27,7 @@ def install() -> None:
 
     Raises `ClusterError`.
     """
-    base = product.PUBLISHED if os.environ.get("KIND_NODE_IMAGE") else debian.python()
-    images.load([product.build(product.CACHEPREP, base)], kind.NODES)
+    images.load([product.build(product.CACHEPREP, published.base())], kind.NODES)
     kind.apply(_objects())
     kind.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
     for namespace, name in (
