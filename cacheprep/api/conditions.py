@@ -41,7 +41,7 @@ class ConditionType(_Row):
     GATE_OPEN = "GateOpen", "The Deployment may exist. Once true, always true."
     AVAILABLE = "Available", "Pods serve."
     ROLLING_OVER = "RollingOver", "Another cache takes the place of the one in use."
-    SOURCE_DRIFTED = "SourceDrifted", "The source has other content than the cache."
+    SOURCE_DRIFTED = "SourceDrifted", "The source has other content; Unknown: it could not be listed again."
     POD_SECURITY_FORBIDDEN = "PodSecurityForbidden", "The namespace's Pod Security level refuses the pods."
     FORBIDDEN = "Forbidden", "The operator lacks a right."
     CLEANED_UP = "CleanedUp", "Files, labels and objects of what was deleted are gone."

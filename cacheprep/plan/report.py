@@ -81,7 +81,7 @@ def say_cache(
     state, resolved = _resolved(observed, cache, changes)
     if resolved:
         state = _cached(targets, lacking, changes)
-        _drift(cache, changes)
+        _drift(observed, cache, changes)
     ready = len(targets) - len(lacking)
     full = bool(targets) and resolved and not lacking
     done, rate = _moved(observed, cache, targets), _speed(lacking)
@@ -149,14 +149,20 @@ def _cached(targets: Sequence[Node], lacking: Sequence[NodeProgress], changes: C
     return DataCacheState.FILLING
 
 
-def _drift(cache: ModelDataCacheConfig, changes: Changes) -> None:
-    if cache.status.drift_checked_at is None:
-        return
+def _drift(observed: Observed, cache: ModelDataCacheConfig, changes: Changes) -> None:
+    kind = ConditionType.SOURCE_DRIFTED
+    last = next(reversed(jobs_of(observed, cache, Component.DRIFT)), None)
+    before, checked = changes.before(kind), cache.status.drift_checked_at
     if drifted(cache):
         said = f"the source now has {cache.status.drifted_key}, the cache is {cache.status.key}"
-        changes.set(ConditionType.SOURCE_DRIFTED, True, Reason.SOURCE_CHANGED, said)
-    else:
-        changes.set(ConditionType.SOURCE_DRIFTED, False, Reason.SOURCE_UNCHANGED, "as it was listed")
+        changes.set(kind, True, Reason.SOURCE_CHANGED, said)
+    elif last is not None and last.state is JobState.FAILED:
+        said = f"the source could not be listed again: {last.message or f'Job {last.name} failed'}"
+        changes.set(kind, None, reason_of(last.failure), said)
+    elif last is not None and last.state is JobState.ACTIVE and before is not None:
+        changes.copy(before)
+    elif checked is not None:
+        changes.set(kind, False, Reason.SOURCE_UNCHANGED, "as it was listed")
 
 
 def _moved(observed: Observed, cache: ModelDataCacheConfig, targets: Sequence[Node]) -> int:
@@ -231,7 +237,7 @@ def say_endpoint(
     ready = 0
     if cache is not None:
         ready = sum(verified(observed, node, cache) for node in targets)
-        _drift(cache, changes)
+        _drift(observed, cache, changes)
     _of_caches(observed, cache, changes)
     serving = deployment is not None and deployment.ours and deployment.ready_replicas > 0
     status = ServingStatus(

@@ -801,6 +801,29 @@ def test_drift_is_reported_and_nothing_else_unless_so_said() -> None:
     assert len(applied(world, "Deployment")) == before
 
 
+def test_a_source_that_cannot_be_listed_again_is_not_said_to_be_unchanged_until_it_is() -> None:
+    world = serving()
+
+    def drifted() -> tuple[str, str]:
+        condition = world.condition("SourceDrifted")
+        assert condition is not None
+        return condition["status"], condition["reason"]
+
+    world.now += 27 * 3600
+    world.settle()
+    assert drifted() == ("False", "SourceUnchanged")
+    world.now += 27 * 3600
+    world.source_failure = FailureReason.ACCESS_DENIED
+    world.settle()
+    assert drifted() == ("Unknown", "AccessDenied")
+    world.now += 27 * 3600
+    world.rest()
+    assert drifted() == ("Unknown", "AccessDenied"), "while it is being listed"
+    world.source_failure = None
+    world.settle()
+    assert drifted() == ("False", "SourceUnchanged")
+
+
 def test_with_roll_over_a_drifted_source_is_listed_anew_and_rolled_out() -> None:
     world = serving(cachePolicy={"drift": {"onDrift": "rollOver"}})
     world.version = 2
