@@ -56,8 +56,8 @@ def backends(ext_proc: Json, namespace: str) -> Iterator[tuple[Reference, int | 
 def attachments(inventory: Inventory, service: Reference) -> list[Attachment]:
     """Every route that asks this Service, by way of a policy for it or for its Gateway."""
     found = []
-    for route in _routes(inventory):
-        gateways = _gateways(inventory, route)
+    for route in routes(inventory):
+        gateways = gateways_of(inventory, route)
         effective = covering(inventory, "EnvoyExtensionPolicy", route, gateways)
         for policy in effective.policies:
             for ext_proc in entries(policy, "spec", "extProc"):
@@ -112,12 +112,14 @@ def listeners(gateway: Json, route: Json) -> list[str]:
     return every if None in named else [name for name in every if name in named]
 
 
-def _routes(inventory: Inventory) -> Iterator[Json]:
+def routes(inventory: Inventory) -> Iterator[Json]:
+    """Every route of a kind whose requests can be HTTP."""
     for kind in ROUTES:
         yield from inventory.of(kind)
 
 
-def _gateways(inventory: Inventory, route: Json) -> tuple[Json, ...]:
+def gateways_of(inventory: Inventory, route: Json) -> tuple[Json, ...]:
+    """The Gateways that a route names, as far as they exist."""
     parents = [
         _parent(one, route)
         for one in entries(route, "spec", "parentRefs")

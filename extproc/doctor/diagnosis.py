@@ -10,6 +10,7 @@ from extproc.doctor import (
     access,
     backend_policies,
     client_policies,
+    destination_rules,
     extension_policies,
     inference_pools,
     pools,
@@ -114,6 +115,11 @@ _CHECKS: tuple[tuple[frozenset[str], Callable[[Evidence], Iterable[Finding]]], .
     (
         frozenset({"InferencePool", "Service", "Pod"}),
         lambda one: inference_pools.check(one.inventory, one.service),
+    ),
+    (
+        frozenset({"InferencePool", "Service", "HTTPRoute", "GRPCRoute", "Gateway", "GatewayClass"})
+        | {"BackendTLSPolicy", "DestinationRule"},
+        lambda one: destination_rules.check(one.inventory, one.service, one.config),
     ),
     (_ATTACHMENT | {"InferencePool", "Service", "EndpointSlice", "Pod"}, _pools),
 )

@@ -23,6 +23,9 @@ KINDS = {
     "BackendTrafficPolicy": Resource("gateway.envoyproxy.io", "v1alpha1", "backendtrafficpolicies"),
     "ClientTrafficPolicy": Resource("gateway.envoyproxy.io", "v1alpha1", "clienttrafficpolicies"),
     "InferencePool": Resource("inference.networking.k8s.io", "v1", "inferencepools"),
+    "GatewayClass": Resource("gateway.networking.k8s.io", "v1", "gatewayclasses"),
+    "BackendTLSPolicy": Resource("gateway.networking.k8s.io", "v1", "backendtlspolicies"),
+    "DestinationRule": Resource("networking.istio.io", "v1", "destinationrules"),
 }
 """Kinds of which all objects are read, in every namespace."""
 

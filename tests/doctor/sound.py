@@ -86,6 +86,20 @@ def behind_an_inference_pool() -> Scene:
     return scene
 
 
+def behind_istio() -> Scene:
+    """manifests/gateways/inference-pool with its example."""
+    scene = behind_an_inference_pool()
+    scene.objects += [
+        *_objects(POOL, "example/gateway", "example/destination-rule"),
+        {
+            "kind": "GatewayClass",
+            "metadata": {"name": "istio"},
+            "spec": {"controllerName": "istio.io/gateway-controller"},
+        },
+    ]
+    return scene
+
+
 def accepted(status: str = "True", message: str = "accepted") -> Object:
     """What a gateway says of a policy."""
     return {
