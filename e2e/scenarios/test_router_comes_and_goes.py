@@ -7,6 +7,7 @@ import asyncio
 from e2e.cluster import kind
 from e2e.cluster.command import run, succeeds
 from e2e.scenarios import stack
+from e2e.scenarios.fail_open import requests_are_served_without_the_router
 from e2e.scenarios.load import Changes, Client, all_served, load, more, pinned
 from tests.envoy.process import eventually
 
@@ -26,24 +27,12 @@ async def test_a_rollout_of_the_router_loses_no_request_and_no_pin(gateway: Clie
 async def test_without_the_router_requests_are_served_unpinned_and_with_it_again_pinned(
     gateway: Client,
 ) -> None:
-    changes = Changes()
-    deployment = ("deployment/extproc", f"--namespace={stack.ROUTER}")
-    async with load(gateway) as outcomes:
-        await more(outcomes, 60)
-        async with changes.change():
-            await stack.kubectl("scale", *deployment, "--replicas=0")
-            await stack.rolled_out(stack.ROUTER, "extproc")
-            away = len(outcomes)
-            await more(outcomes, 60)
-            unpinned = [outcome for outcome in outcomes[away:] if not outcome.pin]
-            await stack.kubectl("scale", *deployment, "--replicas=2")
-            await stack.rolled_out(stack.ROUTER, "extproc")
-            back = len(outcomes)
-            await eventually(lambda: any(one.pinned for one in outcomes[back:]), "pins are back", 30)
-        await more(outcomes, 100)
-    all_served(outcomes)
-    assert len(unpinned) >= 50
-    pinned(changes.outside(outcomes))
+    async def scale(replicas: int) -> None:
+        deployment = ("deployment/extproc", f"--namespace={stack.ROUTER}")
+        await stack.kubectl("scale", *deployment, f"--replicas={replicas}")
+        await stack.rolled_out(stack.ROUTER, "extproc")
+
+    await requests_are_served_without_the_router(gateway, scale)
 
 
 async def test_a_restart_of_the_api_server_is_not_noticed_and_changes_after_it_are(gateway: Client) -> None:
