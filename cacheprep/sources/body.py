@@ -9,6 +9,7 @@ from typing import Any
 import urllib3
 
 from cacheprep.failures import Failure, Reason
+from cacheprep.listing import Digest
 from cacheprep.sources.web import unavailable
 
 STEP_BYTES = 256 << 10
@@ -18,8 +19,15 @@ STEP_BYTES = 256 << 10
 class ResponseBody:
     """`count` bytes of a response's body. Bytes beyond are not read."""
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, count: int, what: str) -> None:
-        """`what` names in messages what is read."""
+    def __init__(
+        self,
+        response: urllib3.BaseHTTPResponse,
+        count: int,
+        what: str,
+        digests: tuple[Digest, ...] = (),
+    ) -> None:
+        """`what` names in messages what is read; `digests` are those that came with it, see `Body`."""
+        self.digests = digests
         self._response, self._count, self._what = response, count, what
         self._read = 0
         self._fill = _fill_of(response)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from urllib.parse import unquote, urlsplit
 
 from cacheprep.failures import Failure, Reason
-from cacheprep.listing import MAX_FILES, File, Listing
+from cacheprep.listing import MAX_FILES, Digest, File, Listing
 from cacheprep.sources.options import SourceOptions
 from cacheprep.sources.source import Body
 
@@ -139,6 +139,8 @@ class FilesSource:
 
 class _Range:
     """Bytes [start, end) of an open file."""
+
+    digests: tuple[Digest, ...] = ()
 
     def __init__(self, source: FilesSource, descriptor: int, file: File, start: int, end: int) -> None:
         self._source, self._descriptor, self._file = source, descriptor, file

@@ -1,8 +1,12 @@
 """S3 and stores that speak it.
 
-Every object of a listing is asked for once by HEAD, for its version and its checksums; ranges are then read
-on the condition that the ETag is still that one, and of that VersionId where the bucket keeps versions. An
-ETag is taken for a version, never for a digest: of a multipart upload it is none.
+Ranges are read on the condition that the ETag is still the one that was listed, and of the VersionId that was
+there where the bucket keeps versions. An ETag is taken for a version, never for a digest: of a multipart
+upload it is none.
+
+A bucket's own listing has sizes and ETags, but neither versions nor checksums, which a HEAD of each object
+tells. It is asked for where the listing must have them. A small object of a bucket without versions is spared
+it: the checksum comes with its bytes.
 """
 
 from __future__ import annotations
@@ -11,17 +15,18 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cacheprep.failures import Failure, Reason
-from cacheprep.listing import MAX_FILES, File, Listing
+from cacheprep.listing import MAX_FILES, File, Listing, Verification
 from cacheprep.sources.body import ResponseBody
 from cacheprep.sources.options import SourceOptions
 from cacheprep.sources.s3_bucket import Bucket, Refused
 from cacheprep.sources.s3_checksums import digests, parts
 from cacheprep.sources.s3_failures import refused
-from cacheprep.sources.source import Body, Nothing
+from cacheprep.sources.source import WHOLE_BYTES, Body, Nothing, comes_whole
 from cacheprep.sources.web import patiently, text
 
 if TYPE_CHECKING:
@@ -34,6 +39,18 @@ _HEADS = 16
 # S3 user guide, "Bucket naming rules"; older buckets and other stores allow more than these say.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _VERSION = re.compile(r'etag=(?P<etag>"[^"]*")(?: version=(?P<version>[^ ]+))?(?P<single> single)?')
+_OF_ONE_PUT = re.compile(r'"[^"-]*"')
+"""The ETag of what was not uploaded in parts. Checksums of parts cannot be told from a response to GET."""
+
+
+class _Entry(NamedTuple):
+    """What a bucket's listing says of an object."""
+
+    etag: str
+    size: int
+    modified: datetime
+    checksums: frozenset[str]
+    """Names of the algorithms."""
 
 
 class _Head(NamedTuple):
@@ -67,22 +84,44 @@ class S3Source:
             revision = single.headers.get("x-amz-version-id", "")
             return self._options.listing(self.url, revision, [_file(name, single, " single")])
         prefix = self._prefix()
-        etags = patiently(partial(self._list, prefix, what))
-        if not etags:
+        entries = patiently(partial(self._list, prefix, what))
+        if not entries:
             raise Failure(
                 Reason.INVALID_REQUEST, f"{what}: there is no such object and nothing below; check the URL"
             )
-        names = self._options.wanted(etags)
+        names = self._options.wanted(entries)
         Listing(self.url, "", tuple(File(name, 0) for name in names))  # refused before each is asked for
 
-        def head(name: str) -> File:
+        def head(name: str) -> _Head:
             what = f"file {name!a}"
             with _told(what, listed=True):
-                return _file(name, self._head(prefix + name, what, etags[name]))
+                return self._head(prefix + name, what, entries[name].etag)
 
+        newest = max(names, key=lambda name: (entries[name].modified, name))
+        first = patiently(partial(head, newest))
+        asked = [name for name in names if self._asks(entries[name], entries[newest], first)]
         with ThreadPoolExecutor(_HEADS) as threads:
-            files = list(threads.map(lambda name: patiently(partial(head, name)), names))
+            found = threads.map(lambda name: patiently(partial(head, name)), asked)
+            heads = dict(zip(asked, found, strict=True))
+        files = [
+            _file(name, heads[name]) if name in heads else File(name, entry.size, (), f"etag={entry.etag}")
+            for name in names
+            for entry in [entries[name]]
+        ]
         return self._options.listing(f"s3://{self._bucket.name}/{prefix}", "", files)
+
+    def _asks(self, entry: _Entry, newest: _Entry, head: _Head) -> bool:
+        """Whether an object must be asked for by HEAD for the listing to be whole.
+
+        Of the newest object, and what HEAD says of it, one can tell whether its bucket keeps versions (then
+        there is a VersionId, be it null), and whether its listings name the checksums that there are.
+        """
+        strict = self._options.verification is Verification.SOURCE_DIGEST
+        versions = "x-amz-version-id" in head.headers
+        unnamed = not newest.checksums and any(digests(head.headers, head.part_bytes))
+        if strict or versions or unnamed or "SHA256" in entry.checksums:
+            return True
+        return entry.size > WHOLE_BYTES or not _OF_ONE_PUT.fullmatch(entry.etag)
 
     @contextmanager
     def open(self, file: File, start: int, end: int) -> Iterator[Body]:
@@ -97,12 +136,16 @@ class S3Source:
                 Reason.INVALID_REQUEST, f"{what}: version {file.version!a:.100} is not of an S3 listing"
             )
         etag = match["etag"]
-        asked = {"IfMatch": etag, "Range": f"bytes={start}-{end - 1}"}
+        # With a range S3 gives no checksum, not even where the range is all there is.
+        whole = comes_whole(file) and (start, end) == (0, file.size)
+        how = {"ChecksumMode": "ENABLED"} if whole else {"Range": f"bytes={start}-{end - 1}"}
+        asked = {"IfMatch": etag, **how}
         if match["version"]:
             asked["VersionId"] = match["version"]
         key = self._key if match["single"] else self._prefix() + file.name
         with _told(what, listed=True), self._bucket.ask("GET", key, what, **asked) as response:
-            said = response.headers.get("Content-Range", "")
+            length = response.headers.get("Content-Length", "")
+            said = length if whole else response.headers.get("Content-Range", "")
             found = response.headers.get("ETag", "")
             if found != etag or said.rpartition("/")[2] not in (str(file.size), ""):
                 raise Failure(
@@ -110,14 +153,14 @@ class S3Source:
                     f"{what}: was {etag} of {file.size} bytes, is {found!a:.100}"
                     f" ({said!a:.100}); list the source anew",
                 )
-            length = response.headers.get("Content-Length", "")
             if length != str(end - start):
                 raise Failure(
                     Reason.SOURCE_UNAVAILABLE,
                     f"{what}: asked for bytes {start}-{end - 1}, got {length!a:.20} bytes; does the store"
                     " serve ranges?",
                 )
-            yield ResponseBody(response, end - start, what)
+            came = tuple(digests(response.headers, None)) if whole else ()
+            yield ResponseBody(response, end - start, what, came)
 
     def close(self) -> None:
         """Close connections."""
@@ -194,13 +237,13 @@ class S3Source:
         whole = int(found["Content-Length"])
         return first if 0 < last <= first and first * (count - 1) + last == whole else None
 
-    def _list(self, prefix: str, what: str) -> dict[str, str]:
-        """ETags by name of every object below a prefix, but for folders as the console makes them."""
+    def _list(self, prefix: str, what: str) -> dict[str, _Entry]:
+        """Every object below a prefix by name, but for folders as the console makes them."""
         with _told(what):
             return self._bucket.call(what, lambda client: self._listed(client, prefix))
 
-    def _listed(self, client: S3Client, prefix: str) -> dict[str, str]:
-        etags: dict[str, str] = {}
+    def _listed(self, client: S3Client, prefix: str) -> dict[str, _Entry]:
+        entries: dict[str, _Entry] = {}
         pages = client.get_paginator("list_objects_v2").paginate(
             Bucket=self._bucket.name, Prefix=prefix, **self._bucket.payer
         )
@@ -209,13 +252,14 @@ class S3Source:
                 name = entry["Key"].removeprefix(prefix)
                 if not name or (name.endswith("/") and entry["Size"] == 0):
                     continue
-                etags[name] = entry["ETag"]
-                if len(etags) > MAX_FILES:
+                checksums = frozenset(map(str, entry.get("ChecksumAlgorithm", ())))
+                entries[name] = _Entry(entry["ETag"], entry["Size"], entry["LastModified"], checksums)
+                if len(entries) > MAX_FILES:
                     raise Failure(
                         Reason.INVALID_REQUEST,
                         f"source {self.url}: has more than {MAX_FILES} objects; name a smaller prefix",
                     )
-        return etags
+        return entries
 
 
 @contextmanager

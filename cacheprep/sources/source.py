@@ -5,11 +5,24 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from cacheprep.listing import File, Listing
+from cacheprep.listing import Digest, File, Listing
+
+WHOLE_BYTES = 1 << 20
+"""A file of so many bytes or fewer, of which a listing has no digest, is asked for whole: then a source can
+give its digests with its bytes, where another request for them would cost as much as the bytes do."""
+
+
+def comes_whole(file: File) -> bool:
+    """Whether a file is fetched in one range whatever the size of ranges is; see `WHOLE_BYTES`."""
+    return not file.digests and file.size <= WHOLE_BYTES
 
 
 class Body(Protocol):
     """The bytes of a range, in order. The reader has the memory, so that nothing is copied on the way."""
+
+    @property
+    def digests(self) -> tuple[Digest, ...]:
+        """Of the file, where the listing has none, the range is all of it, and the source says them now."""
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Put the next bytes at the front of `buffer`, which has room for one or more.
@@ -50,6 +63,8 @@ class Source(Protocol):
 
 class Nothing:
     """The body of a range without bytes."""
+
+    digests: tuple[Digest, ...] = ()
 
     def readinto(self, _buffer: memoryview, /) -> int:
         """None."""

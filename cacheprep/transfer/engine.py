@@ -20,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from cacheprep.failures import Failure, Reason
-from cacheprep.listing import Listing
-from cacheprep.sources.source import Source
+from cacheprep.listing import File, Listing
+from cacheprep.sources.source import Source, comes_whole
 from cacheprep.store.root import os_failure
 from cacheprep.transfer.counters import Counters, Phase
 from cacheprep.transfer.journal import Journal
@@ -179,15 +179,18 @@ class _Transfer:
             file = files[index]
             path = os.path.join(self._directory, file.name)
             if index not in claims and file.size:
-                return _File(index, path, deque(cut([Range(0, file.size)], self._settings.range_bytes)), None)
+                return _File(index, path, self._cut(file, [Range(0, file.size)]), None)
             try:
                 partial = PartialFile(path, file, self._pieces)
                 missing = partial.check(claims.get(index, ()), self._checked)
+                if missing and comes_whole(file):
+                    partial.forget()
+                    missing = [Range(0, file.size)]
             except OSError as error:
                 raise os_failure(error, f"file {file.name!r}") from error
             kept = file.size - sum(range_.length for range_ in missing)
             self._counters.add(bytes_done=kept, bytes_kept=kept)
-            left = _File(index, path, deque(cut(missing, self._settings.range_bytes)), partial)
+            left = _File(index, path, self._cut(file, missing), partial)
             if not missing:
                 self._complete(left)
             return left
@@ -198,6 +201,9 @@ class _Transfer:
         # The largest last: it is taken from the end, so that no large file is left alone at the end.
         waiting = [file for file in found if file.pending]
         self._fresh = sorted(waiting, key=lambda file: (files[file.index].size, -file.index))
+
+    def _cut(self, file: File, ranges: list[Range]) -> deque[Range]:
+        return deque(ranges if comes_whole(file) else cut(ranges, self._settings.range_bytes))
 
     def _checked(self, _: int) -> None:
         if self._edge.canceled.is_set():
@@ -347,8 +353,12 @@ class _Transfer:
         if writer.at == writer.range.end:
             claim = writer.finish()
             connection.writer = None
-            self._journal.whole(file.index, claim)
-            self._finished(file)
+            if claim.range.length < writer.partial.file.size:
+                self._journal.whole(file.index, claim)
+                self._finished(file)
+            elif self._complete(file):
+                # Not before: digests that came with the bytes are not there to be compared by a later run.
+                self._journal.whole(file.index, claim)
 
     def _read(self, connection: _Connection, writer: RangeWriter) -> None:
         pulse, now = connection.pulse, self._edge.now
@@ -356,6 +366,8 @@ class _Transfer:
         pulse.waiting(now())
         try:
             with self._source.open(writer.partial.file, writer.at, writer.range.end) as body:
+                if body.digests:
+                    writer.told(body.digests)
                 while room := writer.room():
                     amount = body.readinto(room)
                     pulse.got(amount, now())
@@ -395,8 +407,8 @@ class _Transfer:
         if whole:
             self._complete(file)
 
-    def _complete(self, file: _File) -> None:
-        """Every range is whole: hash what is left, and compare."""
+    def _complete(self, file: _File) -> bool:
+        """Every range is whole: compare. Returns whether the file is right; if not, it is fetched again."""
         partial = file.partial
         assert partial is not None  # noqa: S101 - it has ranges that are whole, or is empty
         try:
@@ -407,7 +419,7 @@ class _Transfer:
             if file.failures >= WRONG_TWICE or not partial.file.size:
                 raise
             self._again(file, partial)
-            return
+            return False
         partial.close()
         with self._lock:
             self._sha256[file.index] = found
@@ -417,13 +429,14 @@ class _Transfer:
         self._counters.add(files_done=1)
         if last:
             self._stop.set()
+        return True
 
     def _again(self, file: _File, partial: PartialFile) -> None:
         partial.forget()
         size = partial.file.size
         self._counters.add(bytes_done=-size, retries=1)
         with self._lock:
-            file.pending.extend(cut([Range(0, size)], self._settings.range_bytes))
+            file.pending.extend(self._cut(partial.file, [Range(0, size)]))
             file.unfinished = len(file.pending)
             self._begun[file.index] = file
             idle = min(self._settings.connections - len(self._connections), len(file.pending) - 1)

@@ -15,7 +15,7 @@ import xxhash
 
 from cacheprep.digests import hasher
 from cacheprep.failures import Failure, Reason
-from cacheprep.listing import File
+from cacheprep.listing import Digest, File
 from cacheprep.transfer import journal
 from cacheprep.transfer.disk import DiskFile
 from cacheprep.transfer.journal import Claim
@@ -42,11 +42,12 @@ class PartialFile:
         self._lock = Lock()
         self._kept: dict[int, tuple[memoryview, int]] = {}
         """Start to piece and length of what waits in memory to be hashed."""
+        self._digests = file.digests
         self._begin()
 
     def _begin(self) -> None:
         self._sha256 = sha256()
-        others = [digest for digest in self.file.digests if digest.algorithm != "sha256"]
+        others = [digest for digest in self._digests if digest.algorithm != "sha256"]
         self._others = [(digest, hasher(digest, self.file.size)) for digest in others]
         self._hashed = 0
         self._hashing = False
@@ -96,6 +97,11 @@ class PartialFile:
         self.pieces.give(piece)
         self._written = {start: end for start, end in right if start >= self._hashed}
         return gaps(self.file.size, right)
+
+    def told(self, digests: tuple[Digest, ...]) -> None:
+        """The source says digests of a file of which the listing has none; nothing was written yet."""
+        self._digests = digests
+        self._begin()
 
     def writer(self, range_: Range) -> RangeWriter:
         """Begin to write a range that nobody else writes."""
@@ -155,10 +161,10 @@ class PartialFile:
         """The sha256 of the complete file.
 
         Raises:
-            Failure: IntegrityMismatch if a digest of the listing is another.
+            Failure: IntegrityMismatch if a digest of the source is another.
         """
         found = self._sha256.hexdigest()
-        for digest in self.file.digests:
+        for digest in self._digests:
             if digest.algorithm == "sha256":
                 self._compare("sha256", found, digest.value)
         for digest, computed in self._others:
@@ -173,7 +179,7 @@ class PartialFile:
         if found != listed:
             raise Failure(
                 Reason.INTEGRITY_MISMATCH,
-                f"file {self.file.name!r}: {algorithm} of what came is {found}, the listing has {listed}",
+                f"file {self.file.name!r}: {algorithm} of what came is {found}, the source has {listed}",
             )
 
     def _update(self, view: memoryview) -> None:
@@ -213,6 +219,17 @@ class RangeWriter:
     def room(self) -> memoryview:
         """Where to put the next bytes; empty once the range is whole."""
         return self._piece[self.at - self._begin : self._stop - self._begin]
+
+    def told(self, digests: tuple[Digest, ...]) -> None:
+        """See `PartialFile.told`; this is the writer of the whole file, at its start.
+
+        Raises:
+            Revoked: the range is another thread's now.
+        """
+        with self._lock:
+            if self._revoked:
+                raise Revoked
+            self.partial.told(digests)
 
     def took(self, count: int) -> None:
         """`count` bytes were put into `room()`.

@@ -227,6 +227,8 @@ class OriginSource:
 class _Answer:
     """A body as it comes, in whatever pieces."""
 
+    digests: tuple[Digest, ...] = ()
+
     def __init__(self, answer: http.client.HTTPResponse) -> None:
         self._answer = answer
 
