@@ -81,17 +81,6 @@ async def pods(selector: str) -> list[Json]:
     return found
 
 
-async def heard() -> float:
-    """How many picks the replicas of the router have heard of one another. Raises `ClusterError`."""
-    total = 0.0
-    for pod in await pods(ROUTER):
-        held = await stack.samples(NAMESPACE, pod["metadata"]["name"], 9090)
-        total += sum(
-            value for (name, _), value in held.items() if name == "extproc_sharing_heard_picks_total"
-        )
-    return total
-
-
 async def scale(deployment: str, selector: str, replicas: int) -> bool:
     """Have so many pods of a Deployment; wait until they are ready, or, without any, until none is left.
 

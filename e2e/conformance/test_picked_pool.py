@@ -13,6 +13,7 @@ from e2e.cluster import kind
 from e2e.conformance import picked
 from e2e.scenarios.fail_open import requests_are_served_without_the_router
 from e2e.scenarios.load import Changes, Client, Outcome, all_served, hit_rate, load, more, pinned
+from e2e.scenarios.shared_picks import two_replicas_send_a_prefix_to_one_engine
 from tests.envoy.process import eventually
 
 
@@ -37,21 +38,10 @@ async def test_equal_prefixes_reach_one_pod_of_the_pool(gateway: Client) -> None
     assert hit_rate(outcomes) > 0.8
 
 
-async def test_what_one_replica_picks_the_other_hears_and_both_send_a_prefix_to_one_pod(
+async def test_two_replicas_with_certificates_of_their_own_send_a_prefix_to_the_same_pod(
     gateway: Client,
 ) -> None:
-    before = await picked.heard()
-    conversations = range(200, 216)
-    outcomes = [await gateway.ask(number) for number in conversations]
-
-    async def told() -> bool:
-        return await picked.heard() - before >= len(outcomes)
-
-    await eventually(told, "each pick is heard by the other replica", 30)
-    outcomes += [await gateway.ask(number, turn) for turn in range(1, 8) for number in conversations]
-    all_served(outcomes)
-    pinned(outcomes)
-    assert share_on_one_engine(outcomes) >= 0.99
+    await two_replicas_send_a_prefix_to_one_engine(gateway, picked.NAMESPACE)
 
 
 async def test_pods_that_join_and_leave_the_pool_are_picked_and_left(gateway: Client) -> None:

@@ -135,12 +135,12 @@ async def samples(namespace: str, pod: str, port: int) -> dict[tuple[str, str], 
     }
 
 
-async def of_router(name: str, within: str = "") -> dict[str, float]:
+async def of_router(name: str, within: str = "", namespace: str = ROUTER) -> dict[str, float]:
     """A metric by replica of the router, summed over its labels that have the text `within`."""
     found = {}
-    for pod in await pods(ROUTER):
+    for pod in await pods(namespace, LABEL[ROUTER]):
         pod_name = pod["metadata"]["name"]
-        held = await samples(ROUTER, pod_name, 9090)
+        held = await samples(namespace, pod_name, 9090)
         found[pod_name] = sum(
             value for (metric, labels), value in held.items() if metric == name and within in labels
         )

@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import defaultdict
-from collections.abc import Sequence
-
 import yaml
 
 from e2e.scenarios import stack
 from e2e.scenarios.load import Changes, Client, Outcome, all_served, hit_rate, load, more, pinned
+from e2e.scenarios.shared_picks import (
+    engines_by_conversation,
+    first_turns,
+    two_replicas_send_a_prefix_to_one_engine,
+)
 from tests.envoy.process import eventually
-
-
-def engines_by_conversation(outcomes: Sequence[Outcome]) -> dict[int, set[str]]:
-    met: dict[int, set[str]] = defaultdict(set)
-    for outcome in outcomes:
-        met[outcome.conversation].add(outcome.engine)
-    return met
-
-
-async def first_turns(gateway: Client, numbers: range, headers: dict[str, str]) -> list[Outcome]:
-    """The first turn of each conversation, over once every replica of the router knows where all went."""
-
-    async def all_heard() -> float:
-        return sum((await stack.of_router("extproc_sharing_heard_picks_total")).values())
-
-    async def nothing_is_under_way() -> bool:
-        """Picks are told each second: those of before must not be taken for these."""
-        before = await all_heard()
-        await asyncio.sleep(2.5)
-        return await all_heard() == before
-
-    await eventually(nothing_is_under_way, "what was picked before has been told", 30)
-    heard = await all_heard()
-    outcomes = [await gateway.ask(number, headers=headers) for number in numbers]
-
-    async def told() -> bool:
-        return await all_heard() - heard >= len(numbers)
-
-    await eventually(told, "each replica has heard of the other's picks", 20)
-    return outcomes
 
 
 async def test_equal_prefixes_meet_on_one_engine_and_the_engines_count_their_hits(gateway: Client) -> None:
     before = await stack.cached_tokens()
     numbers = range(100, 112)
-    outcomes = await first_turns(gateway, numbers, {})
+    outcomes = await first_turns(gateway, numbers)
     outcomes += [await gateway.ask(number, turn) for turn in range(1, 4) for number in numbers]
     all_served(outcomes)
     pinned(outcomes)
@@ -59,20 +30,7 @@ async def test_equal_prefixes_meet_on_one_engine_and_the_engines_count_their_hit
 
 
 async def test_two_replicas_of_the_router_send_a_prefix_to_the_same_engine(gateway: Client) -> None:
-    before = await stack.of_router("extproc_requests_total")
-    numbers = range(200, 210)
-    outcomes = await first_turns(gateway, numbers, {})
-    outcomes += [await gateway.ask(number, turn) for turn in range(1, 6) for number in numbers]
-    all_served(outcomes)
-    pinned(outcomes)
-    picked = {
-        replica: count - before[replica]
-        for replica, count in (await stack.of_router("extproc_requests_total")).items()
-    }
-    assert len(picked) == 2
-    assert min(picked.values()) >= 6, f"one replica did nearly all of the work: {picked}"
-    met = engines_by_conversation(outcomes)
-    assert all(len(engines) == 1 for engines in met.values()), met
+    await two_replicas_send_a_prefix_to_one_engine(gateway)
 
 
 async def test_a_strategy_is_changed_live_and_no_pod_restarts(
