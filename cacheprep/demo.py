@@ -25,6 +25,8 @@ from rich.console import Console
 
 FILES = 4
 BLOCK = 1 << 20
+MARK = ".cacheprep-demo"
+"""A file in the directory of a demo: what is in one without it was made by somebody else, and stays."""
 KILL_AT = 0.5
 """Share of the bytes after which the first fetch is killed."""
 ENGINES = 4
@@ -100,8 +102,20 @@ class Slice(NamedTuple):
     state: str
 
 
+def empty(out: Path) -> None:
+    """Make the directory, without what an earlier demo left in it.
+
+    Raises RuntimeError if anything else is there: it may be somebody's only copy.
+    """
+    if out.is_dir() and any(out.iterdir()) and not (out / MARK).exists():
+        raise RuntimeError(f"--out {out}: has files that no demo made; name another directory, or empty it")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    (out / MARK).touch()
+
+
 def make_model(directory: Path, size: int) -> None:
-    """Files of random bytes, `size` bytes in all, and their SHA256SUMS."""
+    """Files of random bytes and their SHA256SUMS: `size` bytes, less what makes no whole block of a file."""
     directory.mkdir(parents=True)
     lines = []
     for number in range(1, FILES + 1):
@@ -118,9 +132,9 @@ def make_model(directory: Path, size: int) -> None:
 async def run(out: Path, size: int, bandwidth: int, seconds: float, console: Console) -> dict[str, Any]:
     """Tell the story, with `seconds` of traffic, and return its figures.
 
-    Raises RuntimeError or `StackError` that says what failed.
+    Raises RuntimeError or `StackError` that says what failed, also if `out` has what no demo made.
     """
-    shutil.rmtree(out, ignore_errors=True)
+    empty(out)
     await asyncio.to_thread(make_model, out / "source", size)
     async with Source(out / "source").running() as source:
         weights = await _interrupted(source, out / "node-1", size, bandwidth, console)

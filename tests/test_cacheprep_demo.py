@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cacheprep.demo import empty
+
 
 @pytest.mark.timeout(240)
 def test_a_killed_fetch_goes_on_and_an_engine_that_joins_cold_gets_little_until_it_is_warm(
@@ -31,3 +33,25 @@ def test_a_killed_fetch_goes_on_and_an_engine_that_joins_cold_gets_little_until_
     assert sum(one["on_cold"] for one in cold) < 0.25 * sum(one["requests"] for one in cold)
     assert "kept" in ended.stdout
     assert "ok" in ended.stdout
+
+
+def test_what_no_demo_made_is_not_removed(tmp_path: Path) -> None:
+    mine = tmp_path / "thesis.tex"
+    mine.touch()
+    ended = subprocess.run(
+        [sys.executable, "-m", "cacheprep", "demo", "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert f"--out {tmp_path}: has files that no demo made" in ended.stderr
+    assert mine.exists()
+
+
+def test_what_an_earlier_demo_left_is(tmp_path: Path) -> None:
+    empty(tmp_path / "demo")
+    old = tmp_path / "demo" / "report.json"
+    old.touch()
+    empty(tmp_path / "demo")
+    assert not old.exists()

@@ -11,8 +11,8 @@ from cacheprep.commands.options import Size
 
 
 @click.command("demo")
-@click.option("--size", type=Size(), default="256MiB", help="Of the model that is made.")
-@click.option("--bandwidth", type=Size(), default="24MiB", help="Bytes per second from the source.")
+@click.option("--size", type=Size("4MiB"), default="256MiB", help="Of the model that is made.")
+@click.option("--bandwidth", type=Size("1B"), default="24MiB", help="Bytes per second from the source.")
 @click.option(
     "--seconds",
     type=click.FloatRange(10, 600),
@@ -23,7 +23,7 @@ from cacheprep.commands.options import Size
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("build/demo/cacheprep"),
-    help="Directory for all of it; what was there is removed.",
+    help="Directory for all of it; what an earlier demo left there is removed.",
 )
 def command(size: int, bandwidth: int, seconds: float, out: Path) -> None:
     """Fetch a small model, kill it half way, go on and verify; then let an engine join cold and turn warm.
