@@ -19,6 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import aiohttp
 import orjson
 import structlog
+import yaml
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import ApiClient, Configuration
 
@@ -242,8 +243,7 @@ async def connected() -> AsyncIterator[Cluster]:
         if namespace:
             config.load_incluster_config(client_configuration=settings)
         else:
-            loader: Any = await config.load_kube_config(_kubeconfig(), client_configuration=settings)
-            namespace = (loader.current_context.get("context") or {}).get("namespace") or "default"
+            namespace = await _use_kubeconfig(settings)
     except (config.ConfigException, OSError) as error:
         raise ApiError(
             0,
@@ -279,6 +279,16 @@ def _reachable() -> bool:
     """Whether anything says where the API server is. Asked first, since the library logs each attempt."""
     files = _kubeconfig().split(os.pathsep)
     return _NAMESPACE.exists() or any(Path(file).expanduser().is_file() for file in files)
+
+
+async def _use_kubeconfig(settings: Configuration) -> str:
+    """Fill `settings` as the kubeconfig says; returns the namespace of its context."""
+    try:
+        loader: Any = await config.load_kube_config(_kubeconfig(), client_configuration=settings)
+    except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        # The library takes the file for a kubeconfig, and fails wherever it is not one.
+        raise config.ConfigException(f"{_kubeconfig()} is not written as one") from error
+    return (loader.current_context.get("context") or {}).get("namespace") or "default"
 
 
 def _kubeconfig() -> str:
