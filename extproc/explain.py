@@ -105,6 +105,8 @@ def explain(asked: Asked, targets: Sequence[Target], now: float, draw: random.Ra
     notes: list[str] = []
     if read is not None and read.scope.partial:
         notes.append(reasons.PARTIAL)
+    if read is None and asked.body and asked.encoding:
+        notes.append(reasons.NOT_DECODED)
     if not targets:
         keys = None if read is None else block_keys(read)
         return Explanation(len(asked.body), _prompt(read, keys, asked, None), None, (), tuple(notes))
@@ -130,7 +132,7 @@ def explain(asked: Asked, targets: Sequence[Target], now: float, draw: random.Ra
         len(asked.body),
         _prompt(read, keys, asked, foreseen),
         pool,
-        reasons.why(pool, placed_by),
+        reasons.why(pool, placed_by, subset=only is not None),
         tuple(notes),
     )
 

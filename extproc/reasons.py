@@ -21,6 +21,11 @@ SUBSET_IGNORED = (
     " considered."
 )
 
+NOT_DECODED = (
+    "The body cannot be decoded as its Content-Encoding says: gzip, deflate, br and zstd are known, three of"
+    " them in a row at most."
+)
+
 
 def chosen_by_model(name: str) -> str:
     """The pool was not named."""
@@ -46,11 +51,17 @@ def not_all_known(share: float, home: str) -> str:
     )
 
 
-def why(pool: Pool, key: str | None) -> tuple[str, ...]:
-    """Why the request goes to `pool.first`, or to nobody. `key` is what places it, with a prefix length."""
+def why(pool: Pool, key: str | None, *, subset: bool = False) -> tuple[str, ...]:
+    """Why the request goes to `pool.first`, or to nobody. `key` is what places it, with a prefix length;
+    with `subset` the gateway named the endpoints that may be picked."""
     if pool.reason == "unpinned":
         return (
             "The pool's endpoints are not known yet: the request passes unpinned, and the gateway routes it.",
+        )
+    if pool.reason == "empty" and subset:
+        return (
+            "None of the endpoints that the gateway names is a ready one of the pool: the request is refused"
+            " with 503.",
         )
     if pool.reason == "empty":
         return ("No endpoint of the pool is ready: the request is refused with 503.",)

@@ -421,6 +421,7 @@ class TestEndpointsThatTheGatewayNames:
         router = Router()
         explained = explain(Asked(chat("x"), subset=("10.9.9.9:80",)), [router.target], 0.0, random.Random())
         assert pool_of(explained).reason == "empty"
+        assert "None of the endpoints that the gateway names" in explained.why[0]
 
     def test_are_ignored_where_the_pool_says_so(self) -> None:
         router = Router()

@@ -97,6 +97,12 @@ class TestWithoutAConfiguration:
         assert explained(packed, "--content-encoding", "deflate")["prompt"]["api"] == "chat"
         assert explained(packed)["prompt"] is None
 
+    @pytest.mark.parametrize("encoding", ["zip", "gzip"])
+    def test_one_that_is_not_compressed_so_is_said_not_to_be(self, encoding: str) -> None:
+        answer = explained(BODY, "--content-encoding", encoding)
+        assert answer["prompt"] is None
+        assert "cannot be decoded as its Content-Encoding says" in answer["notes"][0]
+
 
 class TestWithAConfiguration:
     def test_its_endpoints_are_at_rest_and_that_is_said(self, file: Path) -> None:
