@@ -186,7 +186,7 @@ def test_one_pool_of_a_log_can_be_chosen(tmp_path: Path) -> None:
     assert "each is taken as 50 tokens" in one.output
     none = run(str(path), "--policy", "random", "--pool", "medium")
     assert none.exit_code == 1
-    assert "no request of pool 'medium'" in none.output
+    assert "no request of pool 'medium'; there are: large, small" in none.output
 
 
 def test_after_ctrl_c_what_was_done_is_shown_and_no_process_is_left(tmp_path: Path) -> None:

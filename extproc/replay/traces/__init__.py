@@ -94,7 +94,7 @@ def read(
     with _without_collection():
         trace = recorded.read(path, block_tokens, pool) if pool else reader.read(path, block_tokens)
     if not trace.arrivals:
-        raise TraceError(f"{path}: {_why_empty(trace, pool)}")
+        raise TraceError(f"{path}: {_why_empty(trace)}")
     _refuse_too_long(trace, str(path))
     return _with_answers(trace, output_tokens)
 
@@ -120,9 +120,7 @@ def _refuse_too_long(trace: Trace, where: str) -> None:
         )
 
 
-def _why_empty(trace: Trace, pool: str) -> str:
-    if pool and not trace.problems:
-        return f"no request of pool {pool!r}"
+def _why_empty(trace: Trace) -> str:
     first = f"; the first: {trace.problems[0]}" if trace.problems else ""
     return f"no usable line among {len(trace.problems)}{first}"
 

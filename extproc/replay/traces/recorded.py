@@ -8,7 +8,7 @@ from pathlib import Path
 from extproc.prefix import BlockKeys
 from extproc.replay import log
 from extproc.replay.arrival import TOKEN_BYTES, Arrival, Trace, engine_blocks, from_zero
-from extproc.replay.traces.lines import LineError, each_line, tokens
+from extproc.replay.traces.lines import LineError, TraceError, each_line, tokens
 
 NAME = "log"
 
@@ -19,7 +19,10 @@ def recognise(line: bytes) -> bool:
 
 
 def read(path: Path, block_tokens: int = 64, pool: str = "") -> Trace:
-    """The trace, of one pool or of all that are in the file."""
+    """The trace, of one pool or of all that are in the file.
+
+    Raises `TraceError` if others are in it and not that one, or it cannot be read.
+    """
     pools: Counter[str] = Counter()
     # Prompts that begin alike have the same numbers: one object for each saves most of the memory.
     numbers: dict[int, int] = {}
@@ -44,6 +47,8 @@ def read(path: Path, block_tokens: int = 64, pool: str = "") -> Trace:
     found, problems = each_line(path, use)
     arrivals, origin = from_zero(found)
     notes = []
+    if pool and pool not in pools and pools:
+        raise TraceError(f"{path}: no request of pool {pool!r}; there are: {', '.join(sorted(pools))}")
     if len(pools) > 1 and not pool:
         counts = ", ".join(f"{name} ({count} requests)" for name, count in pools.most_common(10))
         notes.append(f"Requests of several pools are replayed as if they were one; --pool chooses: {counts}.")
