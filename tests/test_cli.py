@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +51,33 @@ def bad(tmp_path: Path) -> Path:
     file = tmp_path / "bad.yaml"
     file.write_text(BAD)
     return file
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest() -> None:
+    said = run("chekc", "pools.yaml")
+    assert said.exit_code == 2
+    assert "No such command 'chekc'. Did you mean 'check'?" in said.output
+    assert "Did you mean" not in run("banana").output
+
+
+def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        cluster = {"server": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        kubeconfig = tmp_path / "config"
+        named = {"clusters": [{"name": "a", "cluster": cluster}], "users": [{"name": "a", "user": {}}]}
+        contexts = [{"name": "a", "context": {"cluster": "a", "user": "a"}}]
+        kubeconfig.write_text(json.dumps({**named, "contexts": contexts, "current-context": "a"}))
+        doctor = subprocess.Popen(
+            [sys.executable, "-m", "extproc", "doctor"],
+            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        asked, _ = silent.accept()
+        with asked:
+            doctor.send_signal(signal.SIGINT)
+            _, err = doctor.communicate(timeout=30)
+    assert (doctor.returncode, err.splitlines()[-1]) == (130, "Stopped.")
 
 
 def test_version_and_help() -> None:

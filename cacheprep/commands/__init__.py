@@ -44,6 +44,17 @@ class _Commands(click.Group):
         command: click.Command = import_module(f"cacheprep.commands.{cmd_name}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self.list_commands(ctx), 1)
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, _COMMANDS[name]) for name in self.list_commands(ctx)])
@@ -57,6 +68,8 @@ class _Commands(click.Group):
             failure = Failure(Reason.INVALID_REQUEST, error.format_message())
         except Failure as found:
             failure = found
+        except KeyboardInterrupt:
+            failure = Failure(Reason.CANCELED, "stopped by SIGINT")
         failed(failure, as_json=wants_json(ctx))
         raise click.exceptions.Exit(failure.reason.exit_code)
 
