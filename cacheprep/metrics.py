@@ -76,7 +76,9 @@ def served(address: str, collector: Collector) -> Iterator[int]:
     try:
         server, thread = start_http_server(int(port), host.strip("[]") or "0.0.0.0", registry)
     except OSError as error:
-        raise Failure(Reason.INVALID_REQUEST, f"--metrics-address {address!r}: {error.strerror}") from error
+        raise Failure(
+            Reason.INVALID_REQUEST, f"--metrics-address {address!r}: {error.strerror}; take another one"
+        ) from error
     try:
         yield server.server_port
     finally:

@@ -92,12 +92,22 @@ def test_their_disks_are_those_that_the_ec2_api_tells() -> None:
         ("--disk", "1GB"),
         ("--size", "1GB", "--node-type", "t2.micro"),
         ("--size", "1GB", "--disk", "1GB", "--node-type", "g5.xlarge"),
-        ("--size", "0GB", "--disk", "1GB"),
     ],
 )
 def test_too_little_too_much_and_unknown_are_refused(arguments: tuple[str, ...]) -> None:
     result = CliRunner().invoke(command, arguments)
     assert isinstance(result.exception, Failure)
+
+
+def test_a_size_of_nothing_is_refused_by_its_option() -> None:
+    result = CliRunner().invoke(command, ("--size", "1GB", "--disk", "0GB"))
+    assert result.exit_code == 2
+    assert "Invalid value for '--disk': '0GB' is too little; it takes 1B at least" in result.output
+
+
+def test_the_nearest_node_type_is_named() -> None:
+    result = CliRunner().invoke(command, ("--size", "1GB", "--node-type", "p5.48xlrge"))
+    assert "did you mean p5.48xlarge?" in str(result.exception)
 
 
 @pytest.mark.parametrize(

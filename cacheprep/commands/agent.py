@@ -28,7 +28,11 @@ from extproc.pool.discovery.kubernetes import Cluster
     "--deep-every", type=Duration(), default="7d", help="Read and hash every byte of each cache so often."
 )
 @click.option(
-    "--deep-bandwidth", type=Size(), default="200MB", metavar="SIZE", help="Bytes per second of that reading."
+    "--deep-bandwidth",
+    type=Size("1B"),
+    default="200MB",
+    metavar="SIZE",
+    help="Bytes per second of that reading.",
 )
 @click.option(
     "--keep-unclaimed",

@@ -46,10 +46,8 @@ def command(wanted: Wanted) -> None:
 
 def _fetched(wanted: Wanted) -> str:
     if wanted.source is None and wanted.listing is None:
-        raise Failure(
-            Reason.INVALID_REQUEST,
-            f"cache {wanted.key}: is not ready; name a SOURCE or a --listing to fetch it",
-        )
+        said = "SOURCE: is missing" if wanted.key is None else f"--key {wanted.key}: no cache of it is ready"
+        raise Failure(Reason.INVALID_REQUEST, f"{said}; name a SOURCE or a --listing to fetch")
     return obtain(wanted)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from difflib import get_close_matches
 
 import click
 
@@ -24,18 +25,18 @@ def _print_node_types(context: click.Context, _parameter: click.Parameter, wante
 
 @click.command("estimate")
 @click.argument("source", required=False)
-@click.option("--size", "model_bytes", type=Size(), help="Of the model, instead of SOURCE: 140GB.")
+@click.option("--size", "model_bytes", type=Size("1B"), help="Of the model, instead of SOURCE: 140GB.")
 @click.option("--node-type", metavar="TYPE", help="EC2 instance type: its NVMe is taken as one volume.")
-@click.option("--disk", type=Size(), help="Size of the cache's disk, instead of --node-type: 3.8TB.")
+@click.option("--disk", type=Size("1B"), help="Size of the cache's disk, instead of --node-type: 3.8TB.")
 @click.option(
     "--bandwidth",
-    type=Size(),
+    type=Size("1B"),
     default=f"{BANDWIDTH / 1e9:g}GB",
     help="Bytes per second from the source to a node; 1.25GB are 10 Gbit/s.",
 )
 @click.option(
     "--disk-read",
-    type=Size(),
+    type=Size("1B"),
     default=f"{DISK_READ / 1e9:g}GB",
     help="Bytes per second from the disk.",
 )
@@ -80,12 +81,9 @@ def command(
         with closing(source_of(source, options)) as opened:
             listing = opened.resolve()
         source, model_bytes = listing.source, listing.total
-    try:
-        found = estimate(
-            model_bytes or 0, disk_bytes, bandwidth=bandwidth, disk_read=disk_read, watermark=watermark
-        )
-    except ValueError as error:
-        raise Failure(Reason.INVALID_REQUEST, f"--size, --disk, --bandwidth: {error}") from error
+    if not model_bytes:
+        raise Failure(Reason.INVALID_REQUEST, f"source {source}: all of its files are empty; name another")
+    found = estimate(model_bytes, disk_bytes, bandwidth=bandwidth, disk_read=disk_read, watermark=watermark)
     if as_json:
         rates = {"bandwidth": bandwidth, "disk_read": disk_read, "watermark": watermark}
         print_json({"source": source, "node_type": node_type, **found._asdict(), **rates})
@@ -101,9 +99,11 @@ def _disk(node_type: str | None, disk: int | None) -> int:
         return disk
     name = (node_type or "").removeprefix("ml.")
     if name not in NODE_TYPES:
+        near = get_close_matches(name, NODE_TYPES, 1)
+        meant = f"did you mean {near[0]}? " if near else ""
         raise Failure(
             Reason.INVALID_REQUEST,
-            f"--node-type {node_type!r}: is not known; see --node-types, or give --disk",
+            f"--node-type {node_type!r}: is not known; {meant}See --node-types, or give --disk",
         )
     return NODE_TYPES[name]
 

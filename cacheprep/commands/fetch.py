@@ -113,13 +113,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--range-size",
-        type=Size(),
+        type=Size("4KiB"),
         default=f"{_DEFAULT.range_bytes >> 20}MiB",
         help="Longest range of one request; what a connection may have to fetch again after a kill.",
     ),
     click.option(
         "--bandwidth",
-        type=Size(),
+        type=Size("1B"),
         show_default="no limit",
         help="Bytes per second of all connections together, as 500MB.",
     ),
@@ -256,7 +256,12 @@ def _request() -> bytes:
 def _listing(path: str | None) -> Listing | None:
     if path is None:
         return None
-    return Listing.from_json(_joined(path) if os.path.isdir(path) else _read(path, "--listing"))
+    text = _joined(path) if os.path.isdir(path) else _read(path, "--listing")
+    try:
+        return Listing.from_json(text)
+    except Failure as failure:
+        said = failure.message.removeprefix("listing: ")
+        raise Failure(failure.reason, f"--listing {path}: {said}") from failure
 
 
 def _joined(directory: str) -> bytes:
@@ -282,7 +287,15 @@ def _joined(directory: str) -> bytes:
 def _expected(path: str | None) -> dict[str, str] | None:
     if path is None:
         return None
-    manifest = Manifest.from_json(_read(path, "--manifest"))
+    text = _read(path, "--manifest")
+    try:
+        manifest = Manifest.from_json(text)
+    except Failure as failure:
+        # Of a file in the store that would be damage; this one was named by whoever called.
+        raise Failure(
+            Reason.INVALID_REQUEST,
+            f"--manifest {path}: is none ({failure.__cause__}); name manifest.json of a cache that is ready",
+        ) from failure
     return {file.name: sha for file, sha in zip(manifest.listing.files, manifest.sha256, strict=True)}
 
 

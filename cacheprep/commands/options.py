@@ -27,14 +27,21 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Size(click.ParamType[int]):
-    """Bytes, as 500MB or 64GiB."""
+    """Bytes, as 500MB or 64GiB; not less than `least`, which is written like that, too."""
 
     name = "size"
 
+    def __init__(self, least: str = "0") -> None:
+        self._least = least
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Bytes; refuses what is none."""
-        if isinstance(value, int):
-            return value
+        """Bytes; refuses what is none, or too little."""
+        amount = value if isinstance(value, int) else self._bytes(value, param, ctx)
+        if amount < self._bytes(self._least, param, ctx):
+            self.fail(f"{value!r} is too little; it takes {self._least} at least", param, ctx)
+        return amount
+
+    def _bytes(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
         match = _SIZE.fullmatch(value.strip())
         unit = match[2] if match else ""
         if unit and not unit.endswith("B"):

@@ -25,7 +25,7 @@ def command() -> None:
     """Ask a source what it has."""
 
 
-@command.command("resolve")
+@command.command("resolve", short_help="List the files of SOURCE; nothing is fetched.")
 @click.argument("source")
 @click.option(
     "-o",

@@ -93,7 +93,7 @@ def command(
     try:
         asyncio.run(_run(ports, settings, as_json=as_json))
     except OSError as error:
-        raise click.ClickException(error.strerror or str(error)) from error
+        raise click.ClickException(f"{error.strerror or error}; take another --port or --host") from error
 
 
 async def _run(ports: tuple[int, ...], settings: object, *, as_json: bool) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import signal
+import socket
 from pathlib import Path
 
 import click
@@ -14,7 +16,7 @@ from cacheprep.commands import cacheprep
 from cacheprep.failures import Reason
 from cacheprep.store.layout import Layout
 from tests.store.origin import Origin
-from tests.store.running import FAST, HELD_AFTER, RANGE, fetch, held_fetch, listed, run
+from tests.store.running import FAST, HELD_AFTER, RANGE, fetch, held_fetch, listed, run, running
 
 
 @pytest.fixture
@@ -128,6 +130,45 @@ def test_and_nowhere_else(origin: Origin, root: Path) -> None:
     (entry,) = listed(root)
     done = run("run", entry["key"], "--to", root, "--", "no-such-command", "--json")
     assert done.stderr.startswith("InvalidRequest: command 'no-such-command'")
+
+
+@pytest.mark.parametrize(("option", "named"), [("--listing", "is not JSON"), ("--manifest", "is none")])
+def test_a_file_that_is_not_what_its_option_takes_is_named(
+    option: str, named: str, origin: Origin, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("not what was meant")
+    done = fetch(origin.url, root, option, str(tmp_path / "notes.txt"))
+    assert done.returncode == Reason.INVALID_REQUEST.exit_code
+    assert f"InvalidRequest: {option} {tmp_path / 'notes.txt'}: {named}" in done.stderr
+
+
+def test_ensure_of_nothing_says_what_is_missing(root: Path) -> None:
+    done = run("ensure", "--to", root)
+    assert done.returncode == Reason.INVALID_REQUEST.exit_code
+    assert "SOURCE: is missing; name a SOURCE or a --listing" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--range-size", "--bandwidth"])
+def test_ranges_and_rates_of_nothing_are_refused(option: str, origin: Origin, root: Path) -> None:
+    done = fetch(origin.url, root, option, "0")
+    assert done.returncode == Reason.INVALID_REQUEST.exit_code
+    assert f"Invalid value for '{option}': '0' is too little" in done.stderr
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest() -> None:
+    assert "No such command 'fecth'. Did you mean 'fetch'?" in run("fecth").stderr
+
+
+def test_ctrl_c_cancels_also_commands_that_only_look() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/model"
+        with running("sources", "resolve", url, "--json") as process:
+            asked, _ = silent.accept()
+            with asked:
+                process.send_signal(signal.SIGINT)
+                _, err = process.communicate(timeout=30)
+    assert process.returncode == Reason.CANCELED.exit_code
+    assert json.loads(err.splitlines()[-1])["reason"] == "Canceled"
 
 
 def test_defaults_stand_in_brackets_where_click_puts_them() -> None:
