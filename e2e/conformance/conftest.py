@@ -22,7 +22,7 @@ _HERE = f"--namespace={picked.NAMESPACE}"
 EVIDENCE = (
     ("get", "pods,inferencepool,gateway,httproute", _HERE, "--output=wide"),
     ("get", "events", _HERE, "--sort-by=.lastTimestamp"),
-    ("logs", _HERE, f"--selector={picked.ROUTER}", "--tail=40"),
+    ("logs", _HERE, f"--selector={picked.LABEL['extproc']}", "--tail=40"),
 )
 
 

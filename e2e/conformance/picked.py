@@ -19,7 +19,8 @@ Json = dict[str, Any]
 
 NAMESPACE = "picked"
 POOL = "llm"
-ROUTER = "app.kubernetes.io/name=extproc"
+LABEL = {"llm": "app=llm", "extproc": "app.kubernetes.io/name=extproc"}
+"""Of the pods of each Deployment: engines and routers."""
 _DIRECTORY = Path(__file__).parent / "stack"
 _ENGINES = stack.DIRECTORY / "engines.yaml"
 
@@ -52,8 +53,8 @@ async def kubectl(*words: str, stdin: str | None = None) -> str:
 async def settle() -> None:
     """Bring everything to its start, and wait until it is deployed. Raises `ClusterError`."""
     await asyncio.to_thread(kind.apply, await asyncio.to_thread(objects))
-    for deployment in ("llm", "extproc"):
-        await kubectl("rollout", "status", f"deployment/{deployment}", "--timeout=120s")
+    for deployment, label in LABEL.items():
+        await stack.rolled_out(NAMESPACE, deployment, label)
     await kubectl("wait", "gateway/llm", "--for=condition=Programmed", "--timeout=120s")
     await kubectl("rollout", "status", f"deployment/llm-{istio.CLASS}", "--timeout=120s")
 
@@ -73,22 +74,13 @@ def address() -> str:
     return f"{kind.kubectl('get', 'node', kind.CONTROL_PLANE, query).split()[0]}:{port}"
 
 
-async def pods(selector: str) -> list[Json]:
-    """The pods with these labels, those that are going included. Raises `ClusterError`."""
-    found: list[Json] = json.loads(await kubectl("get", "pods", f"--selector={selector}", "--output=json"))[
-        "items"
-    ]
-    return found
-
-
-async def scale(deployment: str, selector: str, replicas: int) -> bool:
-    """Have so many pods of a Deployment; wait until they are ready, or, without any, until none is left.
+async def scale(deployment: str, replicas: int) -> None:
+    """Have so many pods of a Deployment, and wait until they are ready and no other is left.
 
     Raises `ClusterError`.
     """
     await kubectl("scale", f"deployment/{deployment}", f"--replicas={replicas}")
-    await kubectl("rollout", "status", f"deployment/{deployment}", "--timeout=120s")
-    return len(await pods(selector)) == replicas
+    await stack.rolled_out(NAMESPACE, deployment, LABEL[deployment])
 
 
 async def fail(mode: str) -> None:

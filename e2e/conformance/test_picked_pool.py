@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 from e2e.cluster import kind
 from e2e.conformance import picked
+from e2e.scenarios import stack
 from e2e.scenarios.fail_open import requests_are_served_without_the_router
 from e2e.scenarios.load import Changes, Client, Outcome, all_served, hit_rate, load, more, pinned
 from e2e.scenarios.shared_picks import two_replicas_send_a_prefix_to_one_engine
@@ -26,13 +28,13 @@ def share_on_one_engine(outcomes: Sequence[Outcome]) -> float:
 
 
 async def test_equal_prefixes_reach_one_pod_of_the_pool(gateway: Client) -> None:
-    await eventually(lambda: picked.scale("extproc", picked.ROUTER, 1), "one replica picks", 60)
+    await picked.scale("extproc", 1)
     outcomes = [await gateway.ask(number, turn) for turn in range(8) for number in range(100, 116)]
     all_served(outcomes)
     pinned(outcomes)
     assert share_on_one_engine(outcomes) >= 0.99
     assert {outcome.engine for outcome in outcomes} == {
-        f"{pod['status']['podIP']}:8000" for pod in await picked.pods("app=llm")
+        f"{pod['status']['podIP']}:8000" for pod in await stack.pods(picked.NAMESPACE, picked.LABEL["llm"])
     }
     # Of eight turns the first finds nothing, the others all but the question.
     assert hit_rate(outcomes) > 0.8
@@ -49,32 +51,27 @@ async def test_pods_that_join_and_leave_the_pool_are_picked_and_left(gateway: Cl
     async with load(gateway) as outcomes:
         await more(outcomes, 60)
         async with changes.change():
-            await picked.scale("llm", "app=llm", 4)
+            await picked.scale("llm", 4)
         grown = len(outcomes)
         await eventually(
             lambda: len({outcome.engine for outcome in outcomes[grown:]}) == 4, "the fourth is picked", 60
         )
         async with changes.change():
-            await eventually(lambda: picked.scale("llm", "app=llm", 2), "two are left", 120)
+            await picked.scale("llm", 2)
         await more(outcomes, 60)
     all_served(outcomes)
     pinned(changes.outside(outcomes))
 
 
 async def test_without_its_picker_a_pool_that_fails_open_still_serves(gateway: Client) -> None:
-    async def scale(replicas: int) -> None:
-        await eventually(
-            lambda: picked.scale("extproc", picked.ROUTER, replicas), f"{replicas} replicas pick", 60
-        )
-
-    await requests_are_served_without_the_router(gateway, scale)
+    await requests_are_served_without_the_router(gateway, partial(picked.scale, "extproc"))
 
 
 async def test_without_its_picker_a_pool_that_fails_closed_refuses_and_serves_again_with_it(
     gateway: Client,
 ) -> None:
     await picked.fail("FailClose")
-    await eventually(lambda: picked.scale("extproc", picked.ROUTER, 0), "the picker is gone", 60)
+    await picked.scale("extproc", 0)
 
     async def refuses() -> bool:
         return (await gateway.ask(400)).status >= 500
@@ -82,7 +79,7 @@ async def test_without_its_picker_a_pool_that_fails_closed_refuses_and_serves_ag
     await eventually(refuses, "requests are refused", 60)
     refused = [await gateway.ask(number) for number in range(401, 421)]
     assert {500 <= outcome.status < 600 for outcome in refused} == {True}, refused
-    await picked.scale("extproc", picked.ROUTER, 2)
+    await picked.scale("extproc", 2)
 
     async def serves() -> bool:
         return (await gateway.ask(400)).pinned
