@@ -5,14 +5,12 @@ Every command ends with 0 or with the exit code of the reason for which it faile
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-
 import click
 
 from cacheprep.commands.options import wants_json
 from cacheprep.commands.output import failed
 from cacheprep.failures import Failure, Reason
+from extproc.subcommands import Subcommands
 
 _COMMANDS = {
     "agent": "Say what is on the disks of a node of a cluster, and keep it verified.",
@@ -32,32 +30,8 @@ _COMMANDS = {
 }
 
 
-class _Commands(click.Group):
-    """Lists every command without importing it, and turns a failure into its exit code."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(filter(_is_there, _COMMANDS))
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS or not _is_there(cmd_name):
-            return None
-        command: click.Command = import_module(f"cacheprep.commands.{cmd_name}").command
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if self.get_command(ctx, name) is None and not name.startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, self.list_commands(ctx), 1)
-            ctx.fail(f"No such command {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _COMMANDS[name]) for name in self.list_commands(ctx)])
+class _Commands(Subcommands):
+    """Turns a failure into its exit code."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -72,10 +46,6 @@ class _Commands(click.Group):
             failure = Failure(Reason.CANCELED, "stopped by SIGINT")
         failed(failure, as_json=wants_json(ctx))
         raise click.exceptions.Exit(failure.reason.exit_code)
-
-
-def _is_there(name: str) -> bool:
-    return find_spec(f"cacheprep.commands.{name}") is not None
 
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -95,7 +65,13 @@ def _epilog() -> str:
 _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 
-@click.group(cls=_Commands, context_settings=_SETTINGS, epilog=_epilog())
+@click.group(
+    cls=_Commands,
+    package="cacheprep.commands",
+    summaries=_COMMANDS,
+    context_settings=_SETTINGS,
+    epilog=_epilog(),
+)
 @click.option(
     "--version",
     is_flag=True,
