@@ -17,7 +17,6 @@ from pydantic.alias_generators import to_camel
 
 from cacheprep.api.names import API_VERSION
 
-MOST_TEXT = 4096
 MOST_MESSAGE = 1024
 
 JsonObject = dict[str, Any]

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from e2e.cluster import cache, capped_runc, packages
-from e2e.cluster.command import ClusterError, run, succeeds
+from e2e.cluster.command import ClusterError, succeeds
 
 START_SECONDS = 60.0
 
@@ -69,12 +69,6 @@ def stop() -> bool:
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     return True
-
-
-def bytes_used() -> int:
-    """Bytes of images, containers and volumes on disk, as the engine counts them; layers count once."""
-    text = run("docker", "info", "--format", "{{.DockerRootDir}}").strip()
-    return int(run("du", "-sxB1", text).split()[0]) if os.access(text, os.R_OK) else 0
 
 
 def _runtime() -> list[str]:

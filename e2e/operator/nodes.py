@@ -12,6 +12,7 @@ from cacheprep.plan.identity import store_path
 from e2e.cluster import cache, hardware, kind, network
 from e2e.cluster.command import ClusterError, run
 from e2e.operator.installation import AGENT, AGENTS
+from e2e.operator.waiting import until
 from e2e.scenarios import stack
 
 NO_AGENT = "e2e.warmroute.dev/no-agent"
@@ -75,10 +76,7 @@ async def ready(node: str) -> None:
             return False
         return True
 
-    end = asyncio.get_running_loop().time() + 90
-    while not await there():
-        assert asyncio.get_running_loop().time() < end, f"node {node} has not come back"
-        await asyncio.sleep(0.5)
+    await until(there, f"node {node} has come back", 90)
 
 
 async def no_agent(node: str) -> None:
@@ -95,10 +93,7 @@ async def agent_has_left(node: str) -> None:
         pods = await stack.pods(AGENTS, AGENT)
         return all(pod["spec"]["nodeName"] != node for pod in pods)
 
-    end = asyncio.get_running_loop().time() + 60
-    while not await left():
-        assert asyncio.get_running_loop().time() < end, f"the agent of {node} has not left"
-        await asyncio.sleep(0.5)
+    await until(left, f"the agent of {node} has left", 60)
 
 
 async def keep_agent_away(node: str, *, away: bool) -> None:

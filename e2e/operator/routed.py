@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from e2e.cluster import kind
-from e2e.operator.tenant import Json, Tenant, until
+from e2e.operator.tenant import Json, Tenant
+from e2e.operator.waiting import until
 from e2e.scenarios import load, stack
 from e2e.scenarios.load import Client
 from extproc.pool.discovery.kubernetes import connected

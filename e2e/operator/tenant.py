@@ -6,7 +6,7 @@ import asyncio
 import copy
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -16,27 +16,17 @@ from cacheprep.objects import path
 from e2e.cluster import kind
 from e2e.operator import nodes
 from e2e.operator.sources import SECRET_NAME, TOKEN, TOKEN_NAME, credentials
+from e2e.operator.waiting import LOOK_SECONDS, until
 from e2e.scenarios import stack
 from extproc.pool.discovery.kubernetes import ApiError, Cluster
 
 Json = dict[str, Any]
-Holds = Callable[[], Awaitable[object]]
 
 ENDPOINT_KIND = "InferenceEndpointConfig"
 OWNED: tuple[str, ...] = ("ModelDataCacheConfig", "ModelImageCache", "Deployment", "DaemonSet", "Job", "Pod")
 OWNED += ("ConfigMap", "Service", "EndpointSlice", "HorizontalPodAutoscaler")
 """Kinds that the operator makes, or has made, for an endpoint."""
 MODEL_PATH = "/model"
-LOOK_SECONDS = 0.25
-
-
-async def until(holds: Holds, what: str, seconds: float = 120) -> None:
-    """Wait until it holds; fail with `what` after `seconds`."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while not await holds():
-        assert loop.time() < end, f"not within {seconds:g} s: {what}"
-        await asyncio.sleep(LOOK_SECONDS)
 
 
 class Tenant:

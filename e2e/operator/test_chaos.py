@@ -11,7 +11,8 @@ import pytest
 from e2e.operator import installation, nodes, sources
 from e2e.operator.installation import AGENT, AGENTS, CONTROLLER, OPERATOR
 from e2e.operator.sources import ObjectStore
-from e2e.operator.tenant import Tenant, digests, engine, until
+from e2e.operator.tenant import Tenant, digests, engine
+from e2e.operator.waiting import until
 from e2e.scenarios import stack
 
 SECONDS = 90.0

@@ -7,7 +7,8 @@ import asyncio
 from e2e.cluster import kind
 from e2e.operator import nodes, sources
 from e2e.operator.sources import ObjectStore
-from e2e.operator.tenant import Json, Tenant, engine, labels_of, on_node, until
+from e2e.operator.tenant import Json, Tenant, engine, labels_of, on_node
+from e2e.operator.waiting import until
 from e2e.scenarios import stack
 
 CACHES: Json = {"weightsCache": {"enabled": True}, "imageCache": {"enabled": True}}

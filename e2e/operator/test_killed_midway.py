@@ -6,7 +6,8 @@ from e2e.cluster import kind
 from e2e.operator import installation, nodes, sources
 from e2e.operator.installation import AGENT, AGENTS, CONTROLLER, OPERATOR
 from e2e.operator.sources import ObjectStore
-from e2e.operator.tenant import Tenant, digests, engine, on_node, until
+from e2e.operator.tenant import Tenant, digests, engine, on_node
+from e2e.operator.waiting import until
 from e2e.scenarios import stack
 
 NODE = kind.WORKERS[1]

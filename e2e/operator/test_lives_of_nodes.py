@@ -10,7 +10,8 @@ import pytest_asyncio
 from e2e.cluster import kind
 from e2e.operator import nodes, sources
 from e2e.operator.sources import ObjectStore
-from e2e.operator.tenant import Json, Tenant, digests, engine, until
+from e2e.operator.tenant import Json, Tenant, digests, engine
+from e2e.operator.waiting import until
 from e2e.scenarios import stack
 
 NODE = kind.WORKERS[2]

@@ -7,7 +7,8 @@ import asyncio
 from e2e.operator import nodes, sources
 from e2e.operator.routed import NAME, routed
 from e2e.operator.sources import ObjectStore
-from e2e.operator.tenant import Tenant, digests, engine, until
+from e2e.operator.tenant import Tenant, digests, engine
+from e2e.operator.waiting import until
 from e2e.scenarios import stack
 from e2e.scenarios.load import all_served, load, more
 

@@ -10,7 +10,8 @@ from e2e.cluster import kind
 from e2e.operator import nodes, sources
 from e2e.operator.routed import NAME, routed
 from e2e.operator.sources import ObjectStore
-from e2e.operator.tenant import Json, Tenant, digests, engine, is_ready, until
+from e2e.operator.tenant import Json, Tenant, digests, engine, is_ready
+from e2e.operator.waiting import until
 from e2e.scenarios import stack
 from e2e.scenarios.load import Outcome, all_served, load, more
 

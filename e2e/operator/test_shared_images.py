@@ -6,7 +6,8 @@ from cacheprep.api.names import IMAGE_READY
 from e2e.cluster import registry
 from e2e.operator import nodes
 from e2e.operator.sources import ObjectStore
-from e2e.operator.tenant import Json, Tenant, engine, labels_of, until
+from e2e.operator.tenant import Json, Tenant, engine, labels_of
+from e2e.operator.waiting import until
 from images.build import EXTPROC
 
 IMAGES_ONLY: Json = {"imageCache": {"enabled": True}}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from e2e.cluster import kind
 from e2e.operator import sources
 from e2e.operator.sources import SECRET_NAME, ObjectStore, credentials
-from e2e.operator.tenant import Tenant, digests, engine, on_node, until
+from e2e.operator.tenant import Tenant, digests, engine, on_node
+from e2e.operator.waiting import until
 
 ONE = engine(**on_node(kind.WORKERS[0]))
 

@@ -13,7 +13,8 @@ from e2e.cluster import kind
 from e2e.operator import nodes, sources
 from e2e.operator.installation import AGENT, AGENTS
 from e2e.operator.sources import ObjectStore
-from e2e.operator.tenant import Json, Tenant, digests, engine, on_node, until
+from e2e.operator.tenant import Json, Tenant, digests, engine, on_node
+from e2e.operator.waiting import until
 from e2e.scenarios import stack
 from extproc.pool.discovery.kubernetes import ApiError
 from tests.sources.hub import Hub

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from e2e.scenarios import stack
+from e2e.scenarios import stack, variants
 from e2e.scenarios.load import Changes, Client, Outcome, all_served, hit_rate, load, more, pinned
 from e2e.scenarios.shared_picks import (
     engines_by_conversation,
@@ -81,7 +81,7 @@ async def test_a_wrong_configuration_changes_nothing_and_is_said_until_it_is_rev
 async def test_two_models_behind_two_routes_have_a_pool_each_and_keep_to_it(
     gateway: Client, made: list[stack.Json]
 ) -> None:
-    both = stack.second_model(made)
+    both = variants.second_model(made)
     try:
         await stack.settle(both)
         await stack.rolled_out(stack.ENGINES, "llm-b", "app=llm-b")
@@ -118,7 +118,7 @@ async def test_two_models_behind_two_routes_have_a_pool_each_and_keep_to_it(
 async def test_two_weighted_backends_keep_their_weights_and_each_pins_to_the_first_of_its_engines(
     gateway: Client, made: list[stack.Json]
 ) -> None:
-    both = stack.weighted(made, {"llm": 75, "llm-b": 25})
+    both = variants.weighted(made, {"llm": 75, "llm-b": 25})
     try:
         await stack.settle(both)
         await stack.rolled_out(stack.ENGINES, "llm-b", "app=llm-b")
