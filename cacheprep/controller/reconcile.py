@@ -31,10 +31,10 @@ from cacheprep.plan.actions import (
     RecordListing,
     SetStatus,
 )
+from cacheprep.plan.events import events_of
 from cacheprep.plan.labels import orphans
 from cacheprep.plan.observed import Observed
 from cacheprep.plan.plan import Plan, plan
-from cacheprep.plan.report import events_of
 from cacheprep.plan.settings import Settings
 from extproc.pool.discovery.kubernetes import FORBIDDEN, ApiError, Cluster
 

@@ -9,10 +9,10 @@ from cacheprep.api.serving import Phase
 from cacheprep.plan.actions import Delete, SetFinalizer
 from cacheprep.plan.conditions import Changes
 from cacheprep.plan.draft import Draft
+from cacheprep.plan.events import tell
 from cacheprep.plan.images import keep_images
 from cacheprep.plan.observed import Observed
 from cacheprep.plan.release import holders, release
-from cacheprep.plan.report import tell
 from cacheprep.plan.settings import Settings
 from cacheprep.plan.status import told, write_status
 from cacheprep.plan.warm import withdraw

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from cacheprep.api import ModelDataCacheConfig
+from cacheprep.api.conditions import ConditionType, Reason, reason_of
 from cacheprep.api.model import seconds
 from cacheprep.api.serving import OnDrift
 from cacheprep.failures import Reason as FailureReason
 from cacheprep.plan.actions import Apply, RecordDrift
+from cacheprep.plan.conditions import Changes
 from cacheprep.plan.draft import Draft
 from cacheprep.plan.fill import fill_jobs
 from cacheprep.plan.identity import checksum, spread
@@ -56,6 +58,23 @@ def look(observed: Observed, cache: ModelDataCacheConfig, settings: Settings, dr
 def drifted(cache: ModelDataCacheConfig) -> bool:
     """Whether the source had something else when it was looked at last."""
     return cache.status.drifted_key not in (None, cache.status.key)
+
+
+def say_drift(observed: Observed, cache: ModelDataCacheConfig, changes: Changes) -> None:
+    """Set the condition that tells of it."""
+    kind = ConditionType.SOURCE_DRIFTED
+    last = next(reversed(jobs_of(observed, cache, Component.DRIFT)), None)
+    before, checked = changes.before(kind), cache.status.drift_checked_at
+    if drifted(cache):
+        said = f"the source now has {cache.status.drifted_key}, the cache is {cache.status.key}"
+        changes.set(kind, True, Reason.SOURCE_CHANGED, said)
+    elif last is not None and last.state is JobState.FAILED:
+        said = f"the source could not be listed again: {last.message or f'Job {last.name} failed'}"
+        changes.set(kind, None, reason_of(last.failure), said)
+    elif last is not None and last.state is JobState.ACTIVE and before is not None:
+        changes.copy(before)
+    elif checked is not None:
+        changes.set(kind, False, Reason.SOURCE_UNCHANGED, "as it was listed")
 
 
 def listing_wanted(

@@ -9,9 +9,11 @@ from cacheprep.api.conditions import Reason
 from cacheprep.api.model import JsonObject, seconds
 from cacheprep.api.names import API_VERSION, ENDPOINT, ENDPOINT_KIND, FINALIZER
 from cacheprep.plan.actions import Action, Apply, SetFinalizer
+from cacheprep.plan.cache_status import say_cache
 from cacheprep.plan.cleanup import clean_up
 from cacheprep.plan.draft import Draft
 from cacheprep.plan.drift import listing_wanted, look
+from cacheprep.plan.endpoint_status import say_endpoint
 from cacheprep.plan.fill import fill, progress
 from cacheprep.plan.gate import Gate, gate
 from cacheprep.plan.images import keep_images, target_nodes
@@ -20,7 +22,6 @@ from cacheprep.plan.labels import label
 from cacheprep.plan.observed import Node, Observed
 from cacheprep.plan.possession import silent_at, verified
 from cacheprep.plan.release import release
-from cacheprep.plan.report import say_cache, say_endpoint
 from cacheprep.plan.resolve import resolve
 from cacheprep.plan.serve import serve
 from cacheprep.plan.settings import Settings
