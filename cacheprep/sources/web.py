@@ -21,6 +21,7 @@ import urllib3
 from cacheprep import __version__
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import File
+from cacheprep.sources.http1 import pools
 
 _SMALL_BYTES = 256 << 10
 """Of a body that is read to its end rather than a connection closed."""
@@ -42,7 +43,7 @@ class Web:
         """`authorities` is a file of certificates to trust; None for those of the system."""
         self._timeout = urllib3.Timeout(connect=timeout_s, read=timeout_s)
         self._authorities = authorities
-        self._direct = urllib3.PoolManager(maxsize=MAX_CONNECTIONS, ca_certs=self._authorities)
+        self._direct = pools(MAX_CONNECTIONS, self._authorities)
         self._proxied: dict[str, urllib3.PoolManager] = {}
         self._pools: dict[tuple[str, str], tuple[urllib3.HTTPConnectionPool, bool]] = {}
         """By origin; and whether a proxy that passes requests on is between. Finding that out anew takes as
@@ -77,7 +78,7 @@ class Web:
             yield response
         finally:
             small = response.status in REDIRECTS and (response.length_remaining or 0) <= _SMALL_BYTES
-            if small or response.length_remaining == 0:
+            if small or (response.length_remaining == 0 and not response.closed):
                 # Also where there is no body: the connection counts as busy until its end was read.
                 response.drain_conn()
             if response.length_remaining == 0:
@@ -104,8 +105,11 @@ class Web:
 
     def close(self) -> None:
         """Close the connections that are idle."""
-        for pool in (self._direct, *self._proxied.values()):
-            pool.clear()
+        for pool, _ in self._pools.values():
+            pool.close()
+        self._pools.clear()
+        for manager in (self._direct, *self._proxied.values()):
+            manager.clear()
 
     def _pool(self, scheme: str, host: str) -> tuple[urllib3.HTTPConnectionPool, bool]:
         """The connections to an origin, and whether the whole URL is sent over them."""

@@ -19,8 +19,9 @@ from cacheprep.digests import hasher
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import Listing, Verification, proof
 from cacheprep.sources import SourceOptions, source_of
+from cacheprep.sources.source import WHOLE_BYTES
 from tests.sources.fault_proxy import EXPIRED, Fault, FaultProxy
-from tests.sources.reading import contents, failure_of_reading, failure_of_resolving, named, read, some
+from tests.sources.reading import contents, failure_of_reading, failure_of_resolving, named, read, rest, some
 from tests.sources.servers import ACCESS, SECRET
 
 PART = 5 << 20  # the least that S3 takes for a part that is not the last
@@ -157,6 +158,115 @@ def test_composite_checksums_of_unequal_parts_are_left_out(bucket: Bucket) -> No
     assert file.digests == ()
 
 
+def heads(requests: list[bytes]) -> list[str]:
+    """Names of the objects below llama/ that were asked for by HEAD."""
+    return [
+        path.rpartition(b"llama/")[2].decode()
+        for request in requests
+        for method, path in [request.split(b" ")[:2]]
+        if method == b"HEAD"
+    ]
+
+
+def test_a_small_object_is_asked_for_once_and_its_checksum_comes_with_its_bytes(
+    faulty: tuple[Bucket, FaultProxy, SourceOptions],
+) -> None:
+    bucket, proxy, options = faulty
+    for number in range(5):
+        bucket.put(f"llama/{number}", b"%d" % number, ChecksumAlgorithm="CRC64NVME")
+    source = source_of(bucket.url("llama/"), options)
+    listing = source.resolve()
+    # One shows that the bucket keeps no versions.
+    assert len(heads(proxy.requests)) == 1
+    proxy.requests.clear()
+    for file in listing.files:
+        with source.open(file, 0, file.size) as body:
+            [digest] = body.digests
+            assert digest.algorithm == "crc64nvme"
+            computed = hasher(digest, file.size)
+            computed.update(rest(body))
+            assert computed.hexdigest() == digest.value
+    assert len(proxy.requests) == 5
+    # S3 gives no checksum with a range.
+    assert not any(b"\r\nRange:" in request for request in proxy.requests)
+    source.close()
+
+
+def test_a_listing_does_not_depend_on_which_object_was_asked_for(bucket: Bucket) -> None:
+    for name in ("a", "b"):
+        bucket.put(f"llama/{name}", ChecksumAlgorithm="CRC32C")
+    first = source_of(bucket.url("llama/"), bucket.options).resolve()
+    assert first.files[0].digests == first.files[1].digests == ()
+    bucket.put("llama/a", ChecksumAlgorithm="CRC32C")  # the newest now, and the same
+    assert source_of(bucket.url("llama/"), bucket.options).resolve() == first
+
+
+@pytest.mark.parametrize(
+    ("size", "algorithm", "strict", "asked"),
+    [
+        (WHOLE_BYTES, "CRC32C", False, False),
+        (WHOLE_BYTES + 1, "CRC32C", False, True),
+        (7, "SHA256", False, True),
+        (7, "SHA256", True, True),
+    ],
+)
+def test_an_object_is_asked_for_by_head_where_a_listing_must_have_its_checksum(
+    faulty: tuple[Bucket, FaultProxy, SourceOptions], size: int, algorithm: str, strict: bool, asked: bool
+) -> None:
+    bucket, proxy, options = faulty
+    verification = Verification.SOURCE_DIGEST if strict else Verification.FIRST_READ
+    bucket.put("llama/model", bytes(size), ChecksumAlgorithm=algorithm)
+    if not strict:
+        bucket.put("llama/newest", ChecksumAlgorithm="CRC32C")
+    proxy.requests.clear()
+    source = source_of(bucket.url("llama/"), replace(options, verification=verification))
+    algorithms = [digest.algorithm for digest in named(source.resolve(), "model").digests]
+    assert algorithms == ([algorithm.lower()] if asked else [])
+    assert ("model" in heads(proxy.requests)) is asked
+
+
+def test_an_upload_in_parts_is_asked_for_by_head_however_small(
+    faulty: tuple[Bucket, FaultProxy, SourceOptions],
+) -> None:
+    bucket, proxy, options = faulty
+    bucket.put_in_parts("llama/model", [b"weights"], "CRC32C", "COMPOSITE")
+    bucket.put("llama/newest")
+    [digest] = named(source_of(bucket.url("llama/"), options).resolve(), "model").digests
+    assert digest.algorithm == "crc32c:7"
+    assert "model" in heads(proxy.requests)
+
+
+def test_where_a_bucket_keeps_versions_every_object_is_asked_for_its_own(versioned: Bucket) -> None:
+    versioned.put("llama/old")
+    versioned.client.put_bucket_versioning(
+        Bucket=versioned.name, VersioningConfiguration={"Status": "Suspended"}
+    )
+    versioned.put("llama/newest")
+    versions = {
+        file.name: "version=" in file.version
+        for file in source_of(versioned.url("llama/"), versioned.options).resolve().files
+    }
+    assert versions == {"old": True, "newest": False}
+
+
+def test_a_store_whose_listings_name_no_checksums_is_asked_for_each(
+    faulty: tuple[Bucket, FaultProxy, SourceOptions],
+) -> None:
+    bucket, proxy, options = faulty
+    for name in ("a", "b"):
+        bucket.put(f"llama/{name}", ChecksumAlgorithm="SHA256")
+    found = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="llama/")["Contents"]
+    entries = "".join(
+        f"<Contents><Key>{entry['Key']}</Key><Size>7</Size><ETag>{entry['ETag']}</ETag>"
+        f"<LastModified>{entry['LastModified']:%Y-%m-%dT%H:%M:%SZ}</LastModified></Contents>"
+        for entry in found
+    )
+    listed = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
+    proxy.only = b"list-type=2"
+    proxy.faults.append(Fault(status=200, headers={"Content-Type": "application/xml"}, body=listed.encode()))
+    assert source_of(bucket.url("llama/"), options).resolve().verification is Verification.SOURCE_DIGEST
+
+
 def test_an_etag_is_no_digest(bucket: Bucket) -> None:
     bucket.put("model", b"weights")
     [file] = source_of(bucket.url("model"), bucket.options).resolve().files
@@ -175,11 +285,13 @@ def test_source_digest_refuses_objects_without_sha256(bucket: Bucket) -> None:
     assert source_of(bucket.url("llama/"), strict).resolve().verification is Verification.SOURCE_DIGEST
 
 
-def test_an_object_replaced_after_listing_is_source_changed(bucket: Bucket) -> None:
-    bucket.put("model", b"old old")
-    source = source_of(bucket.url("model"), bucket.options)
+@pytest.mark.parametrize("size", [7, WHOLE_BYTES + 1])
+@pytest.mark.parametrize("url", ["llama/model", "llama/"])
+def test_an_object_replaced_after_listing_is_source_changed(bucket: Bucket, url: str, size: int) -> None:
+    bucket.put("llama/model", b"o" * size)
+    source = source_of(bucket.url(url), bucket.options)
     [file] = source.resolve().files
-    bucket.put("model", b"new new")
+    bucket.put("llama/model", b"n" * size)
     assert failure_of_reading(source, file).reason is Reason.SOURCE_CHANGED
 
 

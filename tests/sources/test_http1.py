@@ -1,0 +1,218 @@
+"""Requests and responses of HTTP/1.1 over real sockets, held against http.client."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import urllib3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cacheprep.failures import Failure, Reason
+from cacheprep.sources.http1 import pools
+from cacheprep.sources.web import Web
+
+NAMES = ["Content-Length", "Transfer-Encoding", "Connection", "ETag", "x-amz-checksum-sha256", "etag"]
+VALUES = ["3", "03", " 3 ", "3, 3", "-3", "", "chunked", "close", "keep-alive", '"a:b"', "\t x \t", "\xe4"]
+ENDS = ["\r\n", "\n", "\r\n folded\r\n"]
+lines = st.tuples(st.sampled_from(NAMES), st.sampled_from([":", ": ", " : ", ""]), st.sampled_from(VALUES))
+heads = st.tuples(
+    st.sampled_from(
+        ["HTTP/1.1 200 OK", "HTTP/1.1 206", "HTTP/1.1 503 Slow Down", "HTTP/1.0 200 OK", "nothing"]
+    ),
+    st.lists(st.tuples(lines.map("".join), st.sampled_from(ENDS)), max_size=5),
+)
+
+
+class Server:
+    """Answers every request on a connection with the same bytes, in pieces; then closes it if it should."""
+
+    def __init__(self, pieces: list[bytes], *, closes: bool = False) -> None:
+        self._pieces, self._closes = pieces, closes
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self._open: socket.socket | None = None
+        self.ended = threading.Event()
+        """A connection has come to its end."""
+
+    @contextmanager
+    def running(self) -> Iterator[Server]:
+        thread = threading.Thread(target=self._serve)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._listening.shutdown(socket.SHUT_RDWR)
+            self._listening.close()
+            with contextlib.suppress(AttributeError, OSError):
+                self._open.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+            thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._open = connection
+            with contextlib.suppress(OSError), connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while request := self._request(connection):
+                    self.requests.append(request)
+                    for piece in self._pieces:
+                        connection.sendall(piece)
+                    if self._closes:
+                        break
+            self.ended.set()
+
+    @staticmethod
+    def _request(connection: socket.socket) -> bytes:
+        request = b""
+        while b"\r\n\r\n" not in request:
+            more = connection.recv(65536)
+            if not more:
+                return b""
+            request += more
+        return request
+
+
+def answer(pool: urllib3.PoolManager, url: str, method: str = "GET") -> tuple[object, ...]:
+    """Status, fields and body, or what went wrong."""
+    try:
+        response = pool.urlopen(
+            method, url, retries=False, preload_content=False, decode_content=False, timeout=5
+        )
+        fields = [(name.lower(), value) for name, value in response.headers.items()]
+        return response.status, response.version, fields, response.read()
+    except urllib3.exceptions.HTTPError as error:
+        return (type(error),)
+
+
+@settings(deadline=None, max_examples=150)
+@given(heads, st.sampled_from(["GET", "HEAD"]), st.sampled_from([b"", b"abc", b"3\r\nabc\r\n0\r\n\r\n"]))
+def test_a_response_is_read_as_http_client_reads_it(
+    head: tuple[str, list[tuple[str, str]]], method: str, body: bytes
+) -> None:
+    first, fields = head
+    text = first + "\r\n" + "".join(line + end for line, end in fields) + "\r\n"
+    with Server([text.encode("iso-8859-1") + body], closes=True).running() as server:
+        ours, usual = pools(1, None), urllib3.PoolManager(maxsize=1)
+        assert answer(ours, server.url, method) == answer(usual, server.url, method)
+
+
+@pytest.mark.parametrize("cut", [1, 10, 20, 40, 45, 60])
+def test_a_header_that_comes_in_pieces_is_read_too(cut: int) -> None:
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nETag: a\r\n\r\nabc"
+    with Server([whole[:cut], whole[cut:]]).running() as server:
+        pool = pools(1, None)
+        for _ in range(3):
+            assert answer(pool, server.url) == (200, 11, [("content-length", "3"), ("etag", "a")], b"abc")
+        pool.clear()
+        assert server.connections == 1
+
+
+def test_what_announces_more_is_waited_for() -> None:
+    late = [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"]
+    with Server(late).running() as server:
+        assert answer(pools(1, None), server.url)[3] == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("head", "connections"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", 1),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\n", 3),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n", 3),
+    ],
+)
+def test_a_connection_is_used_again_unless_the_server_closes_it(head: bytes, connections: int) -> None:
+    with Server([head + b"abc"], closes=connections > 1).running() as server:
+        web = Web(5)
+        for _ in range(3):
+            with web.get(server.url, {}, "file") as response:
+                assert response.read() == b"abc"
+        web.close()
+        assert server.connections == connections
+
+
+def test_a_connection_that_the_server_closed_meanwhile_costs_no_failure() -> None:
+    # Closed after each response, and nothing says so before: often it looks open when it is used again.
+    with Server([b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"], closes=True).running() as server:
+        web = Web(5)
+        for _ in range(200):
+            with web.get(server.url, {}, "file") as response:
+                assert response.read() == b"abc"
+        web.close()
+        assert server.connections == 200
+
+
+def test_one_that_is_closed_before_its_first_response_does() -> None:
+    with Server([], closes=True).running() as server:
+        web = Web(5)
+        with pytest.raises(Failure, match="broke off"), web.get(server.url, {}, "file"):
+            pass
+        web.close()
+        assert len(server.requests) == 1
+
+
+def test_connections_that_are_idle_end_with_close() -> None:
+    with Server([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]).running() as server:
+        web = Web(5)
+        with web.get(server.url, {}, "file"):
+            pass
+        web.close()
+        assert server.ended.wait(5)
+
+
+def test_a_request_is_its_target_the_host_and_the_headers_that_are_given() -> None:
+    with Server([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]).running() as server:
+        web = Web(5)
+        with web.get(f"{server.url}/a%20b?c=d", {"If-Match": '"x"'}, "file"):
+            pass
+        web.close()
+    first, *rest = server.requests[0].decode().split("\r\n")
+    assert first == "GET /a%20b?c=d HTTP/1.1"
+    host = server.url.removeprefix("http://")
+    assert {f"Host: {host}", 'If-Match: "x"', "Accept-Encoding: identity"} < set(rest)
+    assert sum(line.startswith("Host:") for line in rest) == 1
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-Other: b", "a\nb", "a\rb", "\u2028"])
+def test_a_header_cannot_smuggle_another(value: str) -> None:
+    with Server([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]).running() as server:
+        web = Web(5)
+        with pytest.raises(Failure) as caught, web.get(server.url, {"If-Match": value}, "file"):
+            pass
+        web.close()
+        assert caught.value.reason is Reason.SOURCE_UNAVAILABLE
+        assert server.requests == []
+
+
+def test_http_client_still_has_what_is_read_from_it() -> None:
+    """The attributes of a response that are set beside its own `begin`."""
+    left, right = socket.socketpair()
+    with left, right:
+        right.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
+        usual = http.client.HTTPResponse(left, method="GET")
+        usual.begin()
+        with usual:
+            assert {
+                "status",
+                "code",
+                "reason",
+                "version",
+                "headers",
+                "msg",
+                "chunked",
+                "length",
+                "will_close",
+            } < set(vars(usual))
