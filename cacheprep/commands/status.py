@@ -87,7 +87,10 @@ async def _read(world: World) -> str:
         reason = Reason.ACCESS_DENIED if denied else Reason.INVALID_REQUEST
         raise Failure(reason, f"the cluster cannot be read: {error}") from error
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise Failure(Reason.SOURCE_UNAVAILABLE, f"the API server does not answer: {error}") from error
+        raise Failure(
+            Reason.SOURCE_UNAVAILABLE,
+            f"the API server does not answer: {error}; see whether kubectl can",
+        ) from error
 
 
 def _print(one: Overview, now: float) -> None:

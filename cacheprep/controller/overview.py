@@ -9,11 +9,11 @@ from cacheprep.api import ModelDataCacheConfig
 from cacheprep.api.caches import NodeProgress
 from cacheprep.api.conditions import Reason, reason_named
 from cacheprep.plan.actions import Action, Apply, LabelNode, SetStatus
-from cacheprep.plan.fill import progress
 from cacheprep.plan.images import target_nodes, unfit_architectures
 from cacheprep.plan.observed import Node, Observed
 from cacheprep.plan.plan import plan
 from cacheprep.plan.possession import entry, report, verified
+from cacheprep.plan.progress import progress
 from cacheprep.plan.settings import Settings
 from cacheprep.plan.targets import why_not
 from cacheprep.plan.versions import versions

@@ -26,7 +26,7 @@ from cacheprep.api.names import (
 )
 from cacheprep.failures import Reason
 from cacheprep.objects import Json
-from cacheprep.plan.images import HOLD
+from cacheprep.plan.images import HOLD, UNFIT
 from cacheprep.plan.observed import (
     Component,
     Deployment,
@@ -275,18 +275,13 @@ def _image_id(containers: Sequence[Json]) -> str:
     return str(containers[0].get("imageID") or "") if containers else ""
 
 
-_UNFIT = ("no match for platform", "exec format error")
-"""In messages of containerd where no image of an index fits a node, and of the kernel where a program does
-not."""
-
-
 def _problem(containers: Sequence[Json]) -> str:
     """What a container waits for that fails. Of the message only what is looked at: the rest changes all the
     time."""
     for container, reason, message in _waiting(containers):
         ended = (container.get("lastState") or {}).get("terminated") or {}
         said = f"{message} {ended.get('message') or ''}"
-        unfit = next((words for words in _UNFIT if words in said), "")
+        unfit = next((words for words in UNFIT if words in said), "")
         return f"{reason}: {unfit}" if unfit else reason
     return ""
 

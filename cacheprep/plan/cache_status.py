@@ -18,9 +18,9 @@ from cacheprep.api.model import moment
 from cacheprep.plan.conditions import Changes
 from cacheprep.plan.draft import Draft
 from cacheprep.plan.drift import say_drift
-from cacheprep.plan.fill import eta
 from cacheprep.plan.observed import Component, JobState, Node, Observed
 from cacheprep.plan.possession import entry, report
+from cacheprep.plan.progress import eta
 from cacheprep.plan.resolve import jobs_of
 from cacheprep.plan.status import write_status
 

@@ -32,6 +32,9 @@ from cacheprep.plan.workload import images
 HOLD = "warmroute-hold"
 """The init container of the operator's own image."""
 _HOLD = "/warmroute"
+UNFIT = ("no match for platform", "exec format error")
+"""What is said where an image is not made for a node: by containerd if none of an index fits, and by the
+kernel if a program does not."""
 
 
 def keeps_images(endpoint: Endpoint) -> bool:
@@ -89,8 +92,7 @@ def unfit_architectures(observed: Observed) -> frozenset[str]:
 
 
 def _of_other_architecture(problem: str) -> bool:
-    """containerd's words when no image of an index fits, and the kernel's when a program does not."""
-    return "no match for platform" in problem or "exec format error" in problem
+    return any(words in problem for words in UNFIT)
 
 
 def _keep(

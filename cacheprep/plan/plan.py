@@ -14,13 +14,14 @@ from cacheprep.plan.cleanup import clean_up
 from cacheprep.plan.draft import Draft
 from cacheprep.plan.drift import listing_wanted, look
 from cacheprep.plan.endpoint_status import say_endpoint
-from cacheprep.plan.fill import fill, progress
+from cacheprep.plan.fill import fill
 from cacheprep.plan.gate import Gate, gate
 from cacheprep.plan.images import keep_images, target_nodes
 from cacheprep.plan.jobs import owned_by
 from cacheprep.plan.labels import label
 from cacheprep.plan.observed import Node, Observed
 from cacheprep.plan.possession import silent_at, verified
+from cacheprep.plan.progress import progress
 from cacheprep.plan.release import release
 from cacheprep.plan.resolve import resolve
 from cacheprep.plan.serve import serve

@@ -22,13 +22,13 @@ from cacheprep.commands import cacheprep
 from cacheprep.failures import Reason as FailureReason
 from cacheprep.listing import File, Listing
 from cacheprep.plan.actions import Apply, Delete, Event, LabelNode, Scale, SetStatus
-from cacheprep.plan.fill import progress
 from cacheprep.plan.identity import image_cache_name, image_identity
 from cacheprep.plan.jobs import fill_job
 from cacheprep.plan.listings import PART_BYTES, config_maps
 from cacheprep.plan.observed import Component, Job, JobState, Pod
 from cacheprep.plan.plan import plan
 from cacheprep.plan.possession import SILENT_SECONDS
+from cacheprep.plan.progress import progress
 from cacheprep.plan.retry import next_attempt
 from cacheprep.plan.settings import Settings
 from cacheprep.plan.versions import versions
