@@ -66,7 +66,7 @@ class _Exchange(HTTPConnection if TYPE_CHECKING else object):  # type: ignore[mi
     _method = ""
     _sent = b""
     _used = False
-    """Whether the connection had a response before this one."""
+    """Whether the connection brought a response before."""
 
     def request(self, method: str, url: str, body: Any = None, headers: Any = None, **_: Any) -> None:
         """Send a request without a body; `url` is its target.
@@ -78,7 +78,6 @@ class _Exchange(HTTPConnection if TYPE_CHECKING else object):  # type: ignore[mi
         if body is not None:
             raise ValueError("a request with a body")
         self._method, self._sent = method, _request(method, url, self._host(), headers or {})
-        self._used = self.sock is not None
         self._send()
 
     def getresponse(self) -> urllib3.HTTPResponse:
@@ -95,6 +94,7 @@ class _Exchange(HTTPConnection if TYPE_CHECKING else object):  # type: ignore[mi
             self.close()
             self._send()
             below = self._answer()
+        self._used = True
         if below.will_close:
             # As http.client does it: the response has the socket until its end, another request another one.
             self.close()
@@ -112,6 +112,11 @@ class _Exchange(HTTPConnection if TYPE_CHECKING else object):  # type: ignore[mi
             original_response=below,
             request_method=self._method,
         )
+
+    def close(self) -> None:
+        """Close it; the next request opens another one."""
+        super().close()
+        self._used = False
 
     def _send(self) -> None:
         if self.sock is None:

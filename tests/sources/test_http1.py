@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import urllib3
@@ -15,8 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacheprep.failures import Failure, Reason
+from cacheprep.sources.body import ResponseBody
 from cacheprep.sources.http1 import pools
 from cacheprep.sources.web import Web
+from tests.certificates import Authority
+from tests.sources.reading import rest
 
 NAMES = ["Content-Length", "Transfer-Encoding", "Connection", "ETag", "x-amz-checksum-sha256", "etag"]
 VALUES = ["3", "03", " 3 ", "3, 3", "-3", "", "chunked", "close", "keep-alive", '"a:b"', "\t x \t", "\xe4"]
@@ -33,10 +38,15 @@ heads = st.tuples(
 class Server:
     """Answers every request on a connection with the same bytes, in pieces; then closes it if it should."""
 
-    def __init__(self, pieces: list[bytes], *, closes: bool = False) -> None:
+    def __init__(
+        self, pieces: list[bytes], *, closes: bool = False, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._pieces, self._closes = pieces, closes
         self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._listening.getsockname()[1]}"
+        if tls:
+            self._listening = tls.wrap_socket(self._listening, server_side=True)
         self.requests: list[bytes] = []
         self.connections = 0
         self._open: socket.socket | None = None
@@ -83,6 +93,19 @@ class Server:
                 return b""
             request += more
         return request
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, str]:
+    """What a server has, and a file of who is trusted by clients."""
+    directory: Path = tmp_path_factory.mktemp("tls")
+    authority = Authority()
+    pair = authority.issue(("127.0.0.1",))
+    for name, content in (("ca", authority.pem), ("certificate", pair.certificate), ("key", pair.key)):
+        (directory / name).write_bytes(content)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "certificate", directory / "key")
+    return context, str(directory / "ca")
 
 
 def answer(pool: urllib3.PoolManager, url: str, method: str = "GET") -> tuple[object, ...]:
@@ -155,13 +178,36 @@ def test_a_connection_that_the_server_closed_meanwhile_costs_no_failure() -> Non
         assert server.connections == 200
 
 
-def test_one_that_is_closed_before_its_first_response_does() -> None:
-    with Server([], closes=True).running() as server:
-        web = Web(5)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_one_that_is_closed_before_its_first_response_does(
+    scheme: str, tls: tuple[ssl.SSLContext, str]
+) -> None:
+    with Server([], closes=True, tls=tls[0] if scheme == "https" else None).running() as server:
+        web = Web(5, tls[1])
         with pytest.raises(Failure, match="broke off"), web.get(server.url, {}, "file"):
             pass
         web.close()
         assert len(server.requests) == 1
+
+
+def test_over_tls_it_is_the_same(tls: tuple[ssl.SSLContext, str]) -> None:
+    body = bytes(range(256)) * 1000
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with Server([head[:20], head[20:] + body], tls=tls[0]).running() as server:
+        web = Web(5, tls[1])
+        for _ in range(3):
+            with web.get(server.url, {}, "file") as response:
+                assert rest(ResponseBody(response, len(body), "file")) == body
+        web.close()
+        assert server.connections == 1
+
+
+def test_an_authority_that_is_not_trusted_is_told(tls: tuple[ssl.SSLContext, str]) -> None:
+    with Server([], tls=tls[0]).running() as server:
+        web = Web(5)
+        with pytest.raises(Failure, match="SSL"), web.get(server.url, {}, "file"):
+            pass
+        web.close()
 
 
 def test_connections_that_are_idle_end_with_close() -> None:
