@@ -344,7 +344,7 @@ def test_the_command_needs_no_configuration(tmp_path: Path) -> None:
         (["--endpoint", "x"], 2, "endpoint 'x'"),
         (["--endpoint", "127.0.0.1:1", "-o", "/nonexistent/x"], 1, "cannot write /nonexistent/x"),
         (["--endpoint", "127.0.0.1:1", "--access-log", "/nonexistent/x"], 3, "unable to open file"),
-        (["--endpoint", "127.0.0.1:1", "--envoy", "/nonexistent/envoy"], 3, "cannot run /nonexistent/envoy"),
+        (["--endpoint", "127.0.0.1:1", "--envoy", "/nonexistent/envoy"], 2, "/envoy: is no program"),
     ],
 )  # fmt: skip
 def test_the_command_says_what_is_wrong(config: Path, arguments: list[str], code: int, said: str) -> None:

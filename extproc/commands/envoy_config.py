@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -292,6 +293,8 @@ def _route_name(pool: PoolConfig | None) -> str:
 def _validate(text: str, envoy: str | None) -> None:
     from extproc import envoy_config
 
+    if envoy is not None and shutil.which(envoy) is None:
+        raise _Wrong(f"--envoy {envoy}: is no program that can be run; name one, or give --no-validate")
     binary = envoy or envoy_config.find_envoy()
     if binary is None:
         click.echo("no envoy found, so none has checked this (--envoy PATH names one)", err=True)

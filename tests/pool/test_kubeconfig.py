@@ -24,3 +24,10 @@ async def test_a_file_that_is_no_kubeconfig_is_named(
         async with connected():
             pass
     assert str(file) in str(refused.value)
+
+
+async def test_one_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
+    with pytest.raises(ApiError, match=f"there is no {tmp_path}/nowhere"):
+        async with connected():
+            pass

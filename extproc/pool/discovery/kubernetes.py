@@ -238,7 +238,7 @@ async def connected() -> AsyncIterator[Cluster]:
     settings = Configuration()
     try:
         if not await asyncio.to_thread(_reachable):
-            raise config.ConfigException("there is no such file")
+            raise config.ConfigException(f"there is no {_kubeconfig()}")
         namespace = await asyncio.to_thread(_own_namespace)
         if namespace:
             config.load_incluster_config(client_configuration=settings)
