@@ -9,7 +9,7 @@ export KUBEBUILDER_ASSETS ?= $(HOME)/.cache/warmroute/kubebuilder
 .PHONY: help install demo test test-apiserver test-disk soak soak-store fuzz lint fmt proto crds bench bench-routing bench-coldstart lock clean images e2e e2e-long e2e-up e2e-down e2e-conformance
 
 help:  ## List the targets.
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "warmroute needs Python 3.11 or newer, this is " + sys.version.split()[0])'
