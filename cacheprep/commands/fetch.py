@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
-import zlib
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from cacheprep.commands.named_files import expected_digests, saved_listing
 from cacheprep.commands.options import Share, Size, json_option, root_option
 from cacheprep.commands.output import print_json, size
 from cacheprep.commands.source_options import source_options
 from cacheprep.commands.stopping import canceled_by_signals
 from cacheprep.failures import Failure, Reason
 from cacheprep.filling import Filled, Plan, fill
-from cacheprep.listing import MAX_JSON_BYTES, Listing
+from cacheprep.listing import Listing
 from cacheprep.metrics import FetchMetrics, served
 from cacheprep.progress import reporting
 from cacheprep.sources import SourceOptions, refuse_credentials, source_of
 from cacheprep.store.capacity import OWN_WATERMARK, SHARED_WATERMARK
 from cacheprep.store.evict import Policy
 from cacheprep.store.layout import check_key_prefix, key_of
-from cacheprep.store.manifest import Manifest
 from cacheprep.store.root import Root, Rules, check, make
 from cacheprep.transfer.counters import Counters, Phase
 from cacheprep.transfer.engine import Edge, Settings
@@ -34,7 +32,6 @@ from cacheprep.warm import request_of, split
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DEFAULT = Settings()
-_PART = re.compile(r"part-\d{4}\.gz")
 
 
 class Wanted(NamedTuple):
@@ -197,8 +194,8 @@ def obtain(wanted: Wanted) -> str:
         raise Failure(
             Reason.INVALID_REQUEST, "SOURCE: is missing; name one, as s3://bucket/prefix, or a --listing"
         )
-    listing = _listing(wanted.listing)
-    expected = _expected(wanted.manifest)
+    listing = saved_listing(wanted.listing)
+    expected = expected_digests(wanted.manifest)
     source = source_of(wanted.source or (listing.source if listing else ""), wanted.source_options)
     root = check(wanted.root, wanted.rules)
     counters = Counters()
@@ -251,62 +248,6 @@ def _plan(wanted: Wanted, root: Root, expected: dict[str, str] | None) -> Plan:
 def _request() -> bytes:
     _, rest = split(sys.argv[2:])
     return request_of(rest, os.environ, os.getcwd())
-
-
-def _listing(path: str | None) -> Listing | None:
-    if path is None:
-        return None
-    text = _joined(path) if os.path.isdir(path) else _read(path, "--listing")
-    try:
-        return Listing.from_json(text)
-    except Failure as failure:
-        said = failure.message.removeprefix("listing: ")
-        raise Failure(failure.reason, f"--listing {path}: {said}") from failure
-
-
-def _joined(directory: str) -> bytes:
-    """A listing that lies in parts, as ConfigMaps have it: compressed as one, and cut."""
-    names = sorted(name for name in os.listdir(directory) if _PART.fullmatch(name))
-    if not names:
-        raise Failure(
-            Reason.INVALID_REQUEST, f"--listing {directory}: has no part-0000.gz; are its ConfigMaps there?"
-        )
-    packed = b"".join(_read(os.path.join(directory, name), "--listing") for name in names)
-    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    try:
-        text = unpacking.decompress(packed, MAX_JSON_BYTES + 1)
-    except zlib.error as error:
-        raise Failure(
-            Reason.INVALID_REQUEST, f"--listing {directory}: {error}; list the source anew"
-        ) from None
-    if not unpacking.eof and len(text) <= MAX_JSON_BYTES:
-        raise Failure(Reason.INVALID_REQUEST, f"--listing {directory}: a part is missing after {names[-1]}")
-    return text
-
-
-def _expected(path: str | None) -> dict[str, str] | None:
-    if path is None:
-        return None
-    text = _read(path, "--manifest")
-    try:
-        manifest = Manifest.from_json(text)
-    except Failure as failure:
-        # Of a file in the store that would be damage; this one was named by whoever called.
-        raise Failure(
-            Reason.INVALID_REQUEST,
-            f"--manifest {path}: is none ({failure.__cause__}); name manifest.json of a cache that is ready",
-        ) from failure
-    return {file.name: sha for file, sha in zip(manifest.listing.files, manifest.sha256, strict=True)}
-
-
-def _read(path: str, option: str) -> bytes:
-    try:
-        if path == "-":
-            return sys.stdin.buffer.read()
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise Failure(Reason.INVALID_REQUEST, f"{option} {path}: {error.strerror}") from error
 
 
 def _print(filled: Filled, listing: Listing, counters: Counters, as_json: bool) -> None:
