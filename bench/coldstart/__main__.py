@@ -47,13 +47,17 @@ SLACK_SECONDS = 180.0
 @click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
 @click.option(
     "--model-bytes",
-    type=Size(),
+    type=Size("1MB"),
     default="3GB",
     show_default=True,
     help="Of the larger model; the other has a third.",
 )
 @click.option(
-    "--image-bytes", type=Size(), default="1GB", show_default=True, help="Of the image, over the router's."
+    "--image-bytes",
+    type=Size("1MB"),
+    default="1GB",
+    show_default=True,
+    help="Of the image, over the router's.",
 )
 @click.option(
     "--json", "out", type=click.Path(path_type=Path, dir_okay=False), default=OUT, show_default=True,

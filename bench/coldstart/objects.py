@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cacheprep.api import InferenceEndpointConfig, ModelDataCacheConfig, ModelImageCache
@@ -175,7 +175,7 @@ def workload(name: str, image: str, source: Source, listing: Listing, settings: 
             }
         ),
         listing,
-        replace(settings),
+        settings,
     )
 
 

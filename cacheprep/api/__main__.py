@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cacheprep.api.definitions import files
+from cacheprep.api.definitions import HEAD, files
 
 _DIRECTORY = Path(__file__).parents[2] / "manifests" / "operator" / "crds"
 
 
 def main(directory: Path) -> None:
-    """Leave exactly the files of `definitions.files` in a directory."""
+    """Write the files of `definitions.files` into a directory, and remove those of kinds that are no more."""
     directory.mkdir(parents=True, exist_ok=True)
     made = files()
     for name, content in made.items():
         (directory / name).write_text(content)
     for old in directory.glob("*.yaml"):
-        if old.name not in made:
+        if old.name not in made and old.read_text().startswith(HEAD):
             old.unlink()
 
 

@@ -14,6 +14,8 @@ from cacheprep.api.structural import schema_of
 
 CATEGORY = "warmroute"
 """`kubectl get warmroute` shows objects of all kinds."""
+HEAD = "# Made by `make crds` from cacheprep/api.\n"
+"""First line of every file that is made."""
 
 
 class Column(NamedTuple):
@@ -151,16 +153,13 @@ def definition(kind: Kind) -> dict[str, Any]:
 
 def files() -> dict[str, str]:
     """Every definition in YAML, by the name of its file; and the kustomization that names them all."""
-    made = {kind.file: _HEAD + _yaml(definition(kind)) for kind in KINDS}
+    made = {kind.file: HEAD + _yaml(definition(kind)) for kind in KINDS}
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": sorted(made),
     }
-    return {**made, "kustomization.yaml": _HEAD + _yaml(kustomization)}
-
-
-_HEAD = "# Made by `make crds` from cacheprep/api.\n"
+    return {**made, "kustomization.yaml": HEAD + _yaml(kustomization)}
 
 
 def _yaml(content: dict[str, Any]) -> str:

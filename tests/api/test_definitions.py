@@ -10,7 +10,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from cacheprep.api.definitions import KINDS, Kind, definition, files
+from cacheprep.api.__main__ import main
+from cacheprep.api.definitions import HEAD, KINDS, Kind, definition, files
 from cacheprep.api.structural import schema_of
 
 DIRECTORY = Path(__file__).parents[2] / "manifests" / "operator" / "crds"
@@ -19,6 +20,13 @@ DIRECTORY = Path(__file__).parents[2] / "manifests" / "operator" / "crds"
 def test_the_files_in_manifests_are_what_make_crds_writes_now() -> None:
     written = {path.name: path.read_text() for path in DIRECTORY.iterdir()}
     assert written == files(), "run `make crds`"
+
+
+def test_writing_them_removes_those_of_kinds_that_are_no_more_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "old_kind.yaml").write_text(f"{HEAD}kind: Old\n")
+    (tmp_path / "values.yaml").write_text("kind: Mine\n")
+    main(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*files(), "values.yaml"}
 
 
 def schemas(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
