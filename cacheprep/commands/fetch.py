@@ -21,7 +21,7 @@ from cacheprep.filling import Filled, Plan, fill
 from cacheprep.listing import Listing
 from cacheprep.metrics import FetchMetrics, served
 from cacheprep.progress import reporting
-from cacheprep.sources import SourceOptions, refuse_credentials, source_of
+from cacheprep.sources import SourceOptions, refuse_credentials, source_of, source_of_listing
 from cacheprep.store.capacity import OWN_WATERMARK, SHARED_WATERMARK
 from cacheprep.store.evict import Policy
 from cacheprep.store.layout import check_key_prefix, key_of
@@ -196,7 +196,10 @@ def obtain(wanted: Wanted) -> str:
         )
     listing = saved_listing(wanted.listing)
     expected = expected_digests(wanted.manifest)
-    source = source_of(wanted.source or (listing.source if listing else ""), wanted.source_options)
+    if wanted.source is not None:
+        source = source_of(wanted.source, wanted.source_options)
+    else:
+        source = source_of_listing(listing.source if listing else "", wanted.source_options)
     root = check(wanted.root, wanted.rules)
     counters = Counters()
     metrics = FetchMetrics(counters, root.layout.root)

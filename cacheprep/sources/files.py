@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 from cacheprep.failures import Failure, Reason
@@ -28,6 +29,8 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 class FilesSource:
     """`/path` or `file:///path` of a directory, or of one file."""
+
+    TAKES: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, url: str, options: SourceOptions) -> None:
         path = _path(url)

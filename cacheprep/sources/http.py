@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import ClassVar
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import urllib3
@@ -39,6 +40,8 @@ _PROBES = 16
 
 class HttpSource:
     """`http(s)://host/path`, a directory; files are at `path/NAME`."""
+
+    TAKES: ClassVar[frozenset[str]] = frozenset({"manifest_url", "token_file", "token_env"})
 
     def __init__(self, url: str, options: SourceOptions) -> None:
         self.url = _directory(url)

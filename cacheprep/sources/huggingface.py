@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urljoin
 
 import urllib3
@@ -56,6 +56,8 @@ _PAGE_BYTES = 64 << 20
 
 class HuggingFaceSource:
     """`hf://[datasets/]owner/repository[@revision][/directory]`; a `/` in a revision is written %2F."""
+
+    TAKES: ClassVar[frozenset[str]] = frozenset({"revision", "hub_endpoint", "token_file", "token_env"})
 
     def __init__(self, url: str, options: SourceOptions) -> None:
         self._kind, self._repository, revision, self._prefix = _parse(url)

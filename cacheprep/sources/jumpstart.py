@@ -10,7 +10,7 @@ import json
 import os
 import re
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import boto3
 
@@ -32,6 +32,10 @@ _CONTENT_BUCKET, _GATED_BUCKET = (
 
 class JumpStartSource:
     """`jumpstart://model-id[@version]`; version `*`, or none, is the newest."""
+
+    TAKES: ClassVar[frozenset[str]] = frozenset(
+        {"region", "endpoint_url", "requester_pays", "instance_type", "jumpstart_bucket", "accept_eula"}
+    )
 
     def __init__(self, url: str, options: SourceOptions) -> None:
         match = _MODEL.fullmatch(url.partition("://")[2])

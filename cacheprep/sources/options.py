@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
@@ -17,10 +17,13 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # S3 user guide, "Buc
 _INSTANCE_TYPE = re.compile(r"[a-z0-9.-]{1,64}")
 _SHOWN = 3
 
+OF_ALL = frozenset({"allow", "ignore", "verification", "timeout_s"})
+"""Options that every source has."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options of all sources; each reads those that concern it. docs/sources.md says which.
+    """Options of all sources; each takes those that concern it. docs/sources.md says which.
 
     Raises Failure(InvalidRequest) naming the option, its value and what to write.
     """
@@ -77,6 +80,10 @@ class SourceOptions:
             raise _wrong("timeout_s", self.timeout_s, "write seconds from 0.05 to 3600")
         if self.verification not in tuple(Verification):
             raise _wrong("verification", self.verification, f"write {' or '.join(Verification)}")
+
+    def given(self) -> frozenset[str]:
+        """The names of those that are not as they are by default."""
+        return frozenset(one.name for one in fields(self) if getattr(self, one.name) != one.default)
 
     def wants(self, name: str) -> bool:
         """Whether the patterns let a file of this name through.

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import MAX_FILES, File, Listing, Verification
@@ -66,6 +66,8 @@ class S3Source:
 
     Without the `/` at its end a URL names the object if there is one, else what is below.
     """
+
+    TAKES: ClassVar[frozenset[str]] = frozenset({"endpoint_url", "region", "requester_pays"})
 
     def __init__(self, url: str, options: SourceOptions) -> None:
         name, self._key = _parse(url)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cacheprep.commands.source_options import source_options
 from cacheprep.failures import Failure, Reason
 from cacheprep.listing import Verification
-from cacheprep.sources import Source, SourceOptions, source_of
+from cacheprep.sources import Source, SourceOptions, source_of, source_of_listing
 from cacheprep.sources.files import FilesSource
 from cacheprep.sources.http import HttpSource
 from cacheprep.sources.huggingface import HuggingFaceSource
@@ -112,6 +112,30 @@ def test_what_is_no_url_of_a_source_is_refused(url: str) -> None:
         source_of(url, SourceOptions())
     assert caught.value.reason is Reason.INVALID_REQUEST
     assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("url", "option", "value"),
+    [
+        ("s3://bucket/llama/", "revision", "v2"),
+        ("s3://bucket/llama/", "token_env", "TOKEN"),
+        ("hf://meta/llama", "region", "eu-west-1"),
+        ("hf://meta/llama", "accept_eula", True),
+        ("/models/llama", "revision", "v2"),
+        ("/models/llama", "token_file", "/nope"),
+        ("https://host/llama", "endpoint_url", "https://host"),
+        ("jumpstart://llama", "revision", "v2"),
+    ],
+)
+def test_an_option_of_another_kind_of_source_is_refused_and_not_left_aside(
+    url: str, option: str, value: Any
+) -> None:
+    given = SourceOptions(**{option: value})
+    with pytest.raises(Failure) as caught:
+        source_of(url, given)
+    assert caught.value.reason is Reason.INVALID_REQUEST
+    assert caught.value.message.startswith(f"{option} {value!r}: ")
+    source_of_listing(url, given).close()
 
 
 @source_options
