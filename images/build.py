@@ -178,8 +178,8 @@ def _install(directory: Path, place: str, *what: str) -> None:
     run(*pip, "--no-deps", "--no-compile", "--target", scratch, *what)
     # Scripts name the interpreter of this machine.
     shutil.rmtree(scratch / "bin", ignore_errors=True)
-    for record in scratch.glob("*.dist-info/direct_url.json"):
-        # It names the directory that was installed from.
+    # One names the directory that was installed from, the other has digests of the scripts.
+    for record in [*scratch.glob("*.dist-info/direct_url.json"), *scratch.glob("*.dist-info/RECORD")]:
         record.unlink()
     for unused in [*scratch.glob("*/**/tests"), *scratch.rglob("*.pyi"), *scratch.rglob("*.h")]:
         if unused.is_dir():

@@ -4,6 +4,7 @@ builds an image again can compare."""
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import docker
@@ -24,6 +25,9 @@ def test_built_from_nothing_elsewhere_the_layers_are_the_same(
     layers = engine.images.get(before).attrs["RootFS"]["Layers"]
 
     monkeypatch.setattr(build, "READY", tmp_path / "ready")
+    # The same interpreter by another name.
+    python = Path(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python.parent / ".." / python.parent.name / python.name))
     context = tmp_path / "context"
     shutil.copytree(build.dependencies(product), context / "lib", symlinks=True)
     shutil.copytree(build.application(), context / "app", symlinks=True)
