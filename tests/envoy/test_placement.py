@@ -140,7 +140,7 @@ async def test_one_endpoint_more_or_less_moves_little_more_than_its_share_of_pre
         six = await homes(addresses[:-1])
         again = await homes(addresses)
 
-    # New prompts go where least waits, so what an engine has when it leaves is about its share and no more exact.
+    # New prompts go where least waits, so what an engine has when it leaves is its share only about.
     had = sum(engine == "engine-7" for engine in seven.values())
     assert _moved(seven, six) <= 1.25 * had
     assert _moved(six, again) <= 1.25 * len(prefixes) / 7
