@@ -1,12 +1,13 @@
-"""A real agent on real disks, with the token of its pod and the rights of the manifests."""
+"""A real agent on a real file system, with the token of its pod and the rights of the manifests."""
 
 from __future__ import annotations
 
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -26,13 +27,17 @@ from tests.store.running import fetch, run, running
 
 
 @pytest.fixture
-def root(actors: Actors, tmp_path: Path) -> Path:
-    """A cache root with a model that was fetched for the namespace."""
-    made = tmp_path / "nvme"
-    make_model(tmp_path / "model")
-    done = fetch(f"file://{tmp_path}/model", Path(store_path(str(made), actors.namespace)))
-    assert done.returncode == 0, done.stderr
-    return made
+def root(actors: Actors) -> Iterator[Path]:
+    """A cache root with a model that was fetched for the namespace.
+
+    In memory: of a disk that is full an agent takes what nobody claims.
+    """
+    with TemporaryDirectory(dir="/dev/shm") as directory:
+        made = Path(directory, "nvme")
+        make_model(made.parent / "model")
+        done = fetch(f"file://{directory}/model", Path(store_path(str(made), actors.namespace)))
+        assert done.returncode == 0, done.stderr
+        yield made
 
 
 @pytest.fixture
