@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -50,12 +51,7 @@ def command(name: str | None, namespace: str | None, as_json: bool) -> None:
             roots = tuple({cache.spec.host_path for cache in observed.data_caches}) or Settings().roots
             found.append(overview(observed, Settings(roots=roots, image=image)))
     if not found and name is not None:
-        where = f" in namespace {namespace}" if namespace is not None else ""
-        raise Failure(
-            Reason.INVALID_REQUEST,
-            f"endpoint {name!r}: there is no such InferenceEndpointConfig or JumpStartModel{where};"
-            " `cacheprep status` lists all",
-        )
+        raise Failure(Reason.INVALID_REQUEST, _unknown(name, namespace, world))
     if as_json:
         print_json([_object(one) for one in found])
         return
@@ -65,6 +61,20 @@ def command(name: str | None, namespace: str | None, as_json: bool) -> None:
         if number:
             click.echo()
         _print(one, now)
+
+
+def _unknown(name: str, namespace: str | None, world: World) -> str:
+    """That there is no such endpoint, and the one that may be meant."""
+    where = f" in namespace {namespace}" if namespace is not None else ""
+    known = [one for one in world.parents if namespace in (None, one.namespace)]
+    near = get_close_matches(name, [one.name for one in known], 1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    if not near and (elsewhere := sorted(one.namespace for one in world.parents if one.name == name)):
+        meant = f"there is one in namespace {elsewhere[0]}; "
+    return (
+        f"endpoint {name!r}: there is no such InferenceEndpointConfig or JumpStartModel{where};"
+        f" {meant}`cacheprep status` lists all"
+    )
 
 
 async def _read(world: World) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from cacheprep.api import ModelDataCacheConfig
 from cacheprep.api.caches import RootStatus
@@ -61,20 +62,19 @@ def fill(
             waiting.append(node)
     # Always in the same order, and another one for each cache: no node is first everywhere.
     waiting.sort(key=lambda node: spread(node.name, cache.name))
-    for node in waiting[: max(left, 0)]:
-        of_node = jobs.get(node.name, ())
-        attempt = 1
+    attempts = ((node, jobs[node.name][-1].attempt + 1 if node.name in jobs else 1) for node in waiting)
+    made = ((node, fill_job(observed.endpoint, cache, node, attempt, settings)) for node, attempt in attempts)
+    # Another cache of the endpoint may have the same key, and its Job was just made.
+    wanted = ((node, job) for node, job in made if job["metadata"]["name"] not in begun)
+    for node, manifest in islice(wanted, max(left, 0)):
+        before = jobs.get(node.name, ())
         why = f"node {node.name} is a target and has not got the cache"
-        if of_node:
-            attempt = of_node[-1].attempt + 1
-            why += f"; attempt {attempt}, the last one ended with {of_node[-1].failure or 'a defect'}"
-        manifest = fill_job(observed.endpoint, cache, node, attempt, settings)
-        if manifest["metadata"]["name"] in begun:
-            # Another cache of the endpoint has the same key, and its Job was just made.
-            continue
+        if before:
+            last = before[-1]
+            why += f"; attempt {last.attempt + 1}, the last one ended with {last.failure or 'a defect'}"
         draft.add(Apply(manifest, why))
         # After the new one is there: it knows how many came before.
-        for job in of_node:
+        for job in before:
             forget(draft, job, "another attempt takes its place")
 
 

@@ -17,11 +17,13 @@ import yaml
 
 from cacheprep.api.conditions import Reason
 from cacheprep.api.model import MOST_MESSAGE
-from cacheprep.api.names import CACHE_KEY, FINALIZER, IMAGE_READY, MANAGER, WEIGHTS_READY
+from cacheprep.api.names import CACHE_KEY, FINALIZER, IMAGE_READY, MANAGER, NODE, WEIGHTS_READY
 from cacheprep.commands import cacheprep
 from cacheprep.failures import Reason as FailureReason
 from cacheprep.listing import File, Listing
 from cacheprep.plan.actions import Apply, Delete, Event, LabelNode, Scale, SetStatus
+from cacheprep.plan.draft import Draft
+from cacheprep.plan.fill import fill
 from cacheprep.plan.identity import image_cache_name, image_identity
 from cacheprep.plan.jobs import fill_job
 from cacheprep.plan.listings import PART_BYTES, config_maps
@@ -300,6 +302,30 @@ def test_no_more_nodes_read_a_source_at_once_than_it_is_to_bear_also_of_other_na
     observed = replace(world.observed(), jobs=tuple(elsewhere))
     made = plan(observed, world.settings)
     assert not [action for action in made.actions if isinstance(action, Apply) and action.kind == "Job"]
+
+
+def test_a_job_that_another_cache_of_the_same_key_has_begun_takes_no_slot_of_its_source() -> None:
+    world = World(nodes=9)
+    world.round()
+    world.round()
+    world.step()
+    observed = world.observed()
+    (cache,) = observed.data_caches
+    assert cache.spec.source.s3 is not None
+    mirror = cache.spec.source.s3.model_copy(update={"endpoint_url": "https://mirror.example"})
+    source = cache.spec.source.model_copy(update={"s3": mirror})
+    other = cache.model_copy(
+        update={
+            "metadata": cache.metadata.model_copy(update={"name": f"{cache.name}-mirror"}),
+            "spec": cache.spec.model_copy(update={"source": source}),
+        }
+    )
+    draft, none_yet = Draft(world.now), replace(observed, jobs=(), data_caches=(cache, other))
+    for one in (cache, other):
+        fill(none_yet, one, observed.nodes, world.settings, draft)
+    made = [one.manifest["metadata"] for one in draft.actions if isinstance(one, Apply)]
+    filled = {metadata["annotations"][NODE] for metadata in made}
+    assert len(filled) == 2 * world.settings.downloads_at_once, "three from each of two sources"
 
 
 def test_a_failed_fetch_is_tried_again_later_and_later_and_what_cannot_succeed_latest() -> None:

@@ -67,7 +67,12 @@ async def test_a_settled_endpoint_has_nothing_next(actors: Actors, keeper: Keepe
     assert "Next: nothing" in shown
 
 
-async def test_a_name_that_is_not_there_is_refused_with_it(actors: Actors, config: Path) -> None:
-    code, _, said = await status(config, "lama")
+async def test_a_name_that_is_not_there_is_refused_with_the_nearest_one(actors: Actors, config: Path) -> None:
+    await actors.endpoint()
+    code, _, said = await status(config, "lama", "-n", actors.namespace)
     assert code == 2
     assert "endpoint 'lama': there is no such" in said
+    assert "did you mean llama?" in said
+    code, _, said = await status(config, "llama", "-n", "elsewhere")
+    assert code == 2
+    assert re.search(r"there is one in namespace \S+; ", said)
