@@ -176,31 +176,40 @@ class _Filling:
             return adopt(self._layout, key, self._clock, read, self._tell)
 
     def _fetch(self) -> None:
-        layout, listing, key = self._layout, self._listing, self.key
+        layout, key = self._layout, self.key
         self._begin()
         with witness(layout.partial(key)) as written, self._turn():
             # Until it is published: then the directory goes in which it is noted.
             with noting(self._counters, partial(progress.write, layout, key)):
                 self._reserve()
-                with closing(Journal(layout.journal(key))) as journal:
-                    found = transfer(
-                        self._source,
-                        listing,
-                        layout.future_model(key),
-                        journal,
-                        self._plan.settings,
-                        self._edge,
-                        self._counters,
-                    )
-            _compare(listing, found, self._plan.expected)
+                found = self._transfer()
+            _compare(self._listing, found, self._plan.expected)
             self._counters.set(phase=Phase.SYNCING)
             publish(
                 layout,
-                Manifest(listing, tuple(found)),
+                Manifest(self._listing, tuple(found)),
                 int(self._clock()),
                 written,
                 lambda count: self._counters.set(files_synced=count),
             )
+
+    def _transfer(self) -> list[str]:
+        try:
+            with closing(Journal(self._layout.journal(self.key))) as journal:
+                return transfer(
+                    self._source,
+                    self._listing,
+                    self._layout.future_model(self.key),
+                    journal,
+                    self._plan.settings,
+                    self._edge,
+                    self._counters,
+                )
+        except Failure as failure:
+            if failure.reason is not Reason.SOURCE_UNAVAILABLE:
+                raise
+            said = f"{failure.message}; what has come is kept: fetch again when the source answers"
+            raise Failure(failure.reason, said, failure.retry_after_s) from failure
 
     def _begin(self) -> None:
         """Make the directory of a partial cache, or keep the one that an earlier run left."""

@@ -167,6 +167,8 @@ def test_what_goes_wrong_for_good_has_its_reason_and_nothing_is_ready(
         filled(root, place, attempts=2, stall_s=STALL_S if fault.stall else 20)
     assert caught.value.reason is reason
     assert nothing_ready(root)
+    if reason is Reason.SOURCE_UNAVAILABLE:
+        assert caught.value.message.endswith("what has come is kept: fetch again when the source answers")
 
 
 def test_credentials_that_expire_midway_are_read_anew_and_denied_if_they_still_are_no_good(
