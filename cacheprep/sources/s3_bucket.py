@@ -23,6 +23,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.httpsession import get_cert_path
+from botocore.utils import parse_timestamp
 
 from cacheprep import __version__
 from cacheprep.sources.options import SourceOptions
@@ -181,6 +182,7 @@ class Bucket:
 
     def _begin(self) -> _Access:
         settings = botocore.session.Session()
+        settings.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
         session = boto3.Session(botocore_session=settings)
         config = Config(
             connect_timeout=self._options.timeout_s,
@@ -213,6 +215,15 @@ class Bucket:
                 self._access = None  # not closed: others may be using it
                 self._generation += 1
                 self._region = region or self._region
+
+
+def _moment(text: str) -> datetime:
+    """A timestamp of a response. botocore's own way takes half the time of a listing."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except (ValueError, TypeError):  # of another format, or seconds
+        return parse_timestamp(text)
+    return moment if moment.tzinfo is not None else parse_timestamp(text)
 
 
 def region_of(options: SourceOptions, session: boto3.Session) -> str | None:
