@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from bench.coldstart.objects import MAY_RUN, NAMESPACE, OURS, ROOT, Workload, keeper
@@ -14,6 +15,8 @@ WARM, COLD = kind.WORKERS[:2]
 """The prepared one, and the one that has nothing."""
 _CTR = ("ctr", "--namespace", "k8s.io")
 FILL_SECONDS = 900
+GONE_SECONDS = 120.0
+"""The kubelet takes what has ended away once a minute."""
 
 
 def prepare(workloads: list[Workload]) -> None:
@@ -70,12 +73,26 @@ def leave() -> None:
 def _clear(node: str, prefix: str) -> None:
     inside = ("docker", "exec", node)
     run(*inside, "rm", "-rf", ROOT)
-    listed = [line.split() for line in run(*inside, *_CTR, "images", "list").splitlines()[1:]]
+    # The kubelet takes containers that have ended away when it comes to it; until then they hold layers.
+    end = time.monotonic() + GONE_SECONDS
+    while any(line.split()[1].startswith(prefix) for line in _lines(*inside, *_CTR, "containers", "list")):
+        if time.monotonic() > end:
+            raise ClusterError(f"{node}: containers of {prefix} are there after {GONE_SECONDS:.0f} s")
+        time.sleep(0.5)
+    listed = [line.split() for line in _lines(*inside, *_CTR, "images", "list")]
     digests = {fields[2] for fields in listed if fields[0].startswith(prefix)}
     # Three names for one image: its tag, its digest, and its configuration's, by which CRI knows it.
     names = [fields[0] for fields in listed if fields[2] in digests]
     if names:
-        run(*inside, *_CTR, "images", "remove", "--sync", *names)
+        run(*inside, *_CTR, "images", "remove", *names)
+    # What nothing refers to is collected now, also what only a container or an unfinished pull held.
+    run(*inside, *_CTR, "leases", "create", "--id", "collect")
+    run(*inside, *_CTR, "leases", "delete", "--sync", "collect")
+
+
+def _lines(*command: str) -> list[str]:
+    """What a command prints below its heading."""
+    return run(*command).splitlines()[1:]
 
 
 def processors() -> tuple[int, int]:
