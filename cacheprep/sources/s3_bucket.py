@@ -218,12 +218,14 @@ class Bucket:
 
 
 def _moment(text: str) -> datetime:
-    """A timestamp of a response. botocore's own way takes half the time of a listing."""
+    """A timestamp of a response; UTC where it does not say. botocore's own way takes half the time of a
+    listing, and does not compare with others where no zone is said.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except (ValueError, TypeError):  # of another format, or seconds
-        return parse_timestamp(text)
-    return moment if moment.tzinfo is not None else parse_timestamp(text)
+        moment = parse_timestamp(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def region_of(options: SourceOptions, session: boto3.Session) -> str | None:

@@ -249,22 +249,48 @@ def test_where_a_bucket_keeps_versions_every_object_is_asked_for_its_own(version
     assert versions == {"old": True, "newest": False}
 
 
+def says(proxy: FaultProxy, bucket: Bucket, times: dict[str, str]) -> None:
+    """The next listing is one without checksums, and says these times of objects."""
+    found = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="llama/")["Contents"]
+    entries = "".join(
+        f"<Contents><Key>{entry['Key']}</Key><Size>7</Size><ETag>{entry['ETag']}</ETag>"
+        f"<LastModified>{times[entry['Key'].removeprefix('llama/')]}</LastModified></Contents>"
+        for entry in found
+    )
+    listed = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
+    proxy.only = b"list-type=2"
+    proxy.faults.append(Fault(status=200, headers={"Content-Type": "application/xml"}, body=listed.encode()))
+
+
 def test_a_store_whose_listings_name_no_checksums_is_asked_for_each(
     faulty: tuple[Bucket, FaultProxy, SourceOptions],
 ) -> None:
     bucket, proxy, options = faulty
     for name in ("a", "b"):
         bucket.put(f"llama/{name}", ChecksumAlgorithm="SHA256")
-    found = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="llama/")["Contents"]
-    entries = "".join(
-        f"<Contents><Key>{entry['Key']}</Key><Size>7</Size><ETag>{entry['ETag']}</ETag>"
-        f"<LastModified>{entry['LastModified']:%Y-%m-%dT%H:%M:%SZ}</LastModified></Contents>"
-        for entry in found
-    )
-    listed = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
-    proxy.only = b"list-type=2"
-    proxy.faults.append(Fault(status=200, headers={"Content-Type": "application/xml"}, body=listed.encode()))
+    says(proxy, bucket, dict.fromkeys("ab", "2026-01-02T03:04:05Z"))
     assert source_of(bucket.url("llama/"), options).resolve().verification is Verification.SOURCE_DIGEST
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("2026-01-02T03:04:05.678Z", "2026-01-02T03:04:05.679Z"),
+        ("2026-01-02T03:04:05", "2026-01-02T03:04:06+00:00"),
+        ("2026-01-02T03:04:05+01:00", "2026-01-02T03:04:05Z"),
+        ("Fri, 02 Jan 2026 03:04:05 GMT", "Fri, 02 Jan 2026 03:04:06 GMT"),
+        ("1767323045", "1767323046.5"),
+    ],
+)
+def test_times_of_a_listing_may_be_of_any_format_that_the_sdk_reads(
+    faulty: tuple[Bucket, FaultProxy, SourceOptions], older: str, newer: str
+) -> None:
+    bucket, proxy, options = faulty
+    for name in ("a", "b"):
+        bucket.put(f"llama/{name}")
+    says(proxy, bucket, {"a": newer, "b": older})
+    source_of(bucket.url("llama/"), options).resolve()
+    assert heads(proxy.requests)[0] == "a"  # the newest is asked for first
 
 
 def test_an_etag_is_no_digest(bucket: Bucket) -> None:
