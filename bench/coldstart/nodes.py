@@ -86,8 +86,8 @@ def _clear(node: str, prefix: str) -> None:
     if names:
         run(*inside, *_CTR, "images", "remove", *names)
     # What nothing refers to is collected now, also what only a container or an unfinished pull held.
-    run(*inside, *_CTR, "leases", "create", "--id", "collect")
-    run(*inside, *_CTR, "leases", "delete", "--sync", "collect")
+    lease = run(*inside, *_CTR, "leases", "create").strip()
+    run(*inside, *_CTR, "leases", "delete", "--sync", lease)
 
 
 def _lines(*command: str) -> list[str]:
