@@ -36,7 +36,7 @@ def tables(samples: Sequence[Sample], image_bytes: int) -> None:
         "Extrapolated: seconds = intercept + slope x bytes, fitted to the starts above;"
         f" the image stays {image_bytes / GB:.2g} GB.",
         "± is the standard error of the fit alone. Nothing of these sizes was measured.",
-        "Not shown: the starts differ so much that how seconds grow with bytes is not clear.",
+        "Where it says not shown, starts differ so much that how seconds grow with bytes is not clear.",
         f"On the prepared node the engine reads the model from this machine's disk, at"
         f" {loading.median / MB:,.0f} MB/s ({loading.least / MB:,.0f} to {loading.most / MB:,.0f}).",
         f"The machine's {os.cpu_count()} processors were busy for {busy.median:.0%} of the time"
