@@ -16,7 +16,6 @@ WARM, COLD = kind.WORKERS[:2]
 _CTR = ("ctr", "--namespace", "k8s.io")
 FILL_SECONDS = 900
 GONE_SECONDS = 120.0
-"""The kubelet takes what has ended away once a minute."""
 
 
 def prepare(workloads: list[Workload]) -> None:
@@ -73,11 +72,13 @@ def leave() -> None:
 def _clear(node: str, prefix: str) -> None:
     inside = ("docker", "exec", node)
     run(*inside, "rm", "-rf", ROOT)
-    # The kubelet takes containers that have ended away when it comes to it; until then they hold layers.
+    # The kubelet takes containers that have ended away once a minute; until then they hold layers.
     end = time.monotonic() + GONE_SECONDS
     while any(line.split()[1].startswith(prefix) for line in _lines(*inside, *_CTR, "containers", "list")):
         if time.monotonic() > end:
-            raise ClusterError(f"{node}: containers of {prefix} are there after {GONE_SECONDS:.0f} s")
+            raise ClusterError(
+                f"{node}: containers of {prefix} are there after {GONE_SECONDS:.0f} s; delete their pods"
+            )
         time.sleep(0.5)
     listed = [line.split() for line in _lines(*inside, *_CTR, "images", "list")]
     digests = {fields[2] for fields in listed if fields[0].startswith(prefix)}

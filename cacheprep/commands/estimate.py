@@ -100,10 +100,10 @@ def _disk(node_type: str | None, disk: int | None) -> int:
     name = (node_type or "").removeprefix("ml.")
     if name not in NODE_TYPES:
         near = get_close_matches(name, NODE_TYPES, 1)
-        meant = f"did you mean {near[0]}? " if near else ""
+        meant = f"did you mean {near[0]}?" if near else "choose another"
         raise Failure(
             Reason.INVALID_REQUEST,
-            f"--node-type {node_type!r}: is not known; {meant}See --node-types, or give --disk",
+            f"--node-type {node_type!r}: is not known; {meant} (--node-types lists them; --disk needs none)",
         )
     return NODE_TYPES[name]
 

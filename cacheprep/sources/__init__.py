@@ -55,11 +55,11 @@ def source_of(url: str, options: SourceOptions) -> Source:
     """
     made = _class(url)
     for name in sorted(options.given() - OF_ALL - made.TAKES):
+        kind = "a path" if url.startswith("/") else url.partition("://")[0]
         said = ", ".join(sorted(made.TAKES)) or "nothing but what all have"
         raise Failure(
             Reason.INVALID_REQUEST,
-            f"{name} {getattr(options, name)!a:.200}: {url.partition('://')[0]:.200} does not take it, but"
-            f" {said}: leave it out",
+            f"{name} {getattr(options, name)!a:.200}: {kind:.200} does not take it, but {said}: leave it out",
         )
     return made(url, options)
 

@@ -17,9 +17,9 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 _HEAD_END = b"\r\n\r\n"
-# RFC 9112, sections 4 and 5; RFC 9110, section 5.6.2.
+# RFC 9112, sections 4 and 5; RFC 9110, section 5.6.2. A 204 or 304 has no body, whatever length it says.
 _PLAIN = re.compile(
-    r"HTTP/1\.1 ([2-5][0-9][0-9])(?: ([^\r\n]*))?((?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n]*)*)"
+    r"HTTP/1\.1 (?!204|304)([2-5][0-9][0-9])(?: ([^\r\n]*))?((?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n]*)*)"
 )
 _FOLD = re.compile(r"[ \t]*\r?\n[ \t]+")
 """Between the lines of a field's value (RFC 9112, section 5.2)."""

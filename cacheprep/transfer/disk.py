@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from threading import Lock
 
@@ -48,9 +47,7 @@ class DiskFile:
             except OSError as error:
                 if error.errno != errno.EINVAL:  # open(2): the file system cannot
                     raise
-        fd = self._through_cache() if self._direct < 0 else self._direct
-        if stat.S_IMODE(os.fstat(fd).st_mode) != FILE_MODE:  # what is as it was is written all the same
-            os.fchmod(fd, FILE_MODE)
+        os.fchmod(self._through_cache() if self._direct < 0 else self._direct, FILE_MODE)
 
     def write(self, piece: memoryview, at: int) -> None:
         """Write all of a piece, which begins at a page of memory.

@@ -101,7 +101,7 @@ def transfer(
 class _File:
     """A file of the transfer and what is left of it."""
 
-    __slots__ = ("failures", "index", "opening", "partial", "path", "pending", "unfinished")
+    __slots__ = ("failures", "index", "partial", "path", "pending", "unfinished")
 
     def __init__(self, index: int, path: str, pending: deque[Range], partial: PartialFile | None) -> None:
         self.index = index
@@ -112,7 +112,6 @@ class _File:
         """Ranges that are not whole."""
         self.partial = partial
         """None until the first range is taken."""
-        self.opening = threading.Lock()
         self.failures = 0
 
 
@@ -323,20 +322,14 @@ class _Transfer:
                     return False
             connection.file = file
             range_ = file.pending.popleft()
-        connection.failures = 0
-        connection.writer = self._opened(file).writer(range_)
-        return True
-
-    def _opened(self, file: _File) -> PartialFile:
-        """The file, open. Not under the lock of all: an open may wait for the disk."""
-        with file.opening:
             if file.partial is None:
-                listed = self._listing.files[file.index]
                 try:
-                    file.partial = PartialFile(file.path, listed, self._pieces)
+                    file.partial = PartialFile(file.path, self._listing.files[file.index], self._pieces)
                 except OSError as error:
-                    raise os_failure(error, f"file {listed.name!r}") from error
-            return file.partial
+                    raise os_failure(error, f"file {self._listing.files[file.index].name!r}") from error
+            connection.failures = 0
+            connection.writer = file.partial.writer(range_)
+        return True
 
     def _fetch(self, connection: _Connection) -> None:
         """Bring the connection's range, with as many tries as it takes."""

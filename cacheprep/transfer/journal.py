@@ -14,7 +14,7 @@ ones, the digests say.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from threading import Lock
 from typing import NamedTuple
 
 import xxhash
@@ -62,8 +62,8 @@ class Journal:
     """A journal that is open for appending. From any thread."""
 
     def __init__(self, path: str) -> None:
-        # No lock: O_APPEND puts each write as a whole at the end, and who waits for a lock waits for a disk.
-        self._file = open(path, "a+b", buffering=0, opener=_opened)  # noqa: SIM115 - until `close`
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        self._lock = Lock()
         # A line that a crash cut must not swallow the next one.
         self._append("\n")
 
@@ -71,7 +71,7 @@ class Journal:
         """The claims in it, see `parse`."""
         parts = []
         at = 0
-        while part := os.pread(self._file.fileno(), 1 << 20, at):
+        while part := os.pread(self._fd, 1 << 20, at):
             parts.append(part)
             at += len(part)
         return parse(b"".join(parts).decode("ascii", "replace"), sizes)
@@ -86,13 +86,16 @@ class Journal:
 
     def close(self) -> None:
         """Close the file. What is appended afterwards is lost."""
-        self._file.close()
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
     def _append(self, line: str) -> None:
-        # ValueError: it is closed. OSError: a full disk; then a resume fetches this range again.
-        with suppress(OSError, ValueError):
-            self._file.write(line.encode())
-
-
-def _opened(path: str, flags: int) -> int:
-    return os.open(path, flags, FILE_MODE)
+        with self._lock:
+            if self._fd < 0:
+                return
+            try:
+                os.write(self._fd, line.encode())
+            except OSError:
+                # A full disk: then a resume fetches this range again.
+                return

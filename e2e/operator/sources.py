@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import boto3
-
 from e2e.cluster.command import run
 from e2e.operator.relay import Relay
 from tests.sources.hub import Hub, Repository
-from tests.sources.servers import ACCESS, REGION, SECRET, versitygw
+from tests.sources.servers import ACCESS, REGION, SECRET, s3_client, versitygw
 
 Json = dict[str, Any]
 BUCKET = "models"
@@ -48,13 +46,7 @@ class ObjectStore:
     def __init__(self, url: str, relay: Relay, host: str) -> None:
         self.relay = relay
         self._endpoint = f"http://{host}:{relay.port}"
-        self._client: Any = boto3.client(
-            "s3",
-            endpoint_url=url,
-            region_name=REGION,
-            aws_access_key_id=ACCESS,
-            aws_secret_access_key=SECRET,
-        )
+        self._client = s3_client(url)
         self._client.create_bucket(Bucket=BUCKET)
 
     def put(self, prefix: str, files: Mapping[str, bytes]) -> None:

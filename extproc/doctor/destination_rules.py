@@ -179,7 +179,9 @@ def _specificity(rule: Json, service: Reference) -> tuple[bool, int] | None:
         # A short name is one of the rule's own namespace (ResolveShortnameToFQDN).
         host = f"{host}.{reference_of(rule).namespace}.svc.{DOMAIN}"
     if host.startswith("*"):
-        return (False, len(host)) if f"{wanted}.{DOMAIN}".endswith(host[1:]) else None
+        named, of_service, _ = host[1:].partition(".svc.")
+        fits = wanted.endswith(f"{named}.svc") if of_service else f"{wanted}.{DOMAIN}".endswith(named)
+        return (False, len(host)) if fits else None
     return (True, len(host)) if host.startswith(f"{wanted}.") else None
 
 

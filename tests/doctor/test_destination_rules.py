@@ -120,7 +120,18 @@ def test_with_a_certificate_that_somebody_issued_the_remedy_has_it_verified(
 
 
 @pytest.mark.parametrize(
-    "host", [FQDN, "extproc", "*.llm.svc.cluster.local", "*.local", "*", "extproc.llm.svc.corp.example"]
+    "host",
+    [
+        FQDN,
+        "extproc",
+        "*.llm.svc.cluster.local",
+        "*.svc.cluster.local",
+        "*.local",
+        "*",
+        "extproc.llm.svc.corp.example",
+        "*.llm.svc.corp.example",
+        "*.svc.corp.example",
+    ],
 )
 def test_a_host_may_be_written_in_each_way_that_istio_reads(scene: Scene, host: str) -> None:
     rule(scene)["host"] = host
@@ -128,7 +139,15 @@ def test_a_host_may_be_written_in_each_way_that_istio_reads(scene: Scene, host: 
 
 
 @pytest.mark.parametrize(
-    "host", ["extproc.llm", "extproc.llm.svc", "other", "*.other.svc.cluster.local", "extproc.other.svc.x"]
+    "host",
+    [
+        "extproc.llm",
+        "extproc.llm.svc",
+        "other",
+        "*.other.svc.cluster.local",
+        "*.other.svc.x",
+        "extproc.other.svc.x",
+    ],
 )
 def test_a_rule_for_another_host_is_none_for_the_picker(scene: Scene, host: str) -> None:
     rule(scene)["host"] = host

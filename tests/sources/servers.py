@@ -12,10 +12,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bench.latency.golang import toolchain
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
 
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 ACCESS, SECRET, REGION = "access", "secret-of-the-tests", "us-east-1"
@@ -57,6 +61,15 @@ def versitygw(root: Path, *, versions: bool = False) -> Iterator[str]:
         command += ["--sidecar", str(meta)]
     with _running([*command, str(data)], port, root / "versitygw.log"):
         yield f"http://127.0.0.1:{port}"
+
+
+def s3_client(url: str) -> S3Client:
+    """A client of boto3 for a gateway of `versitygw`."""
+    import boto3  # slow, and most tests need none
+
+    return boto3.client(
+        "s3", endpoint_url=url, region_name=REGION, aws_access_key_id=ACCESS, aws_secret_access_key=SECRET
+    )
 
 
 @contextlib.contextmanager

@@ -149,6 +149,13 @@ def test_what_announces_more_is_waited_for() -> None:
         assert answer(pools(1, None), server.url)[3] == b"abc"
 
 
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+def test_a_body_that_never_comes_is_not_waited_for(status: bytes) -> None:
+    # RFC 9110, section 8.6: a 304 may say the length that a 200 would have.
+    with Server([b"HTTP/1.1 " + status + b"\r\nContent-Length: 3\r\n\r\n"]).running() as server:
+        assert answer(pools(1, None), server.url)[3] == b""
+
+
 @pytest.mark.parametrize(
     ("head", "connections"),
     [

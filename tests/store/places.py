@@ -21,7 +21,7 @@ from cacheprep.listing import Listing
 from cacheprep.sources import Source, SourceOptions, source_of
 from tests.sources.fault_proxy import Fault, FaultProxy
 from tests.sources.hub import Hub, Repository
-from tests.sources.servers import ACCESS, REGION, SECRET, nginx, sha256sums, versitygw
+from tests.sources.servers import nginx, s3_client, sha256sums, versitygw
 from tests.store.origin import Origin, Request
 
 KINDS = ("origin", "s3", "hub", "http")
@@ -138,17 +138,9 @@ def _origin(model: Path, directory: Path) -> Iterator[Place]:
 
 @contextmanager
 def _s3(model: Path, directory: Path) -> Iterator[Place]:
-    import boto3
-
     bucket = "weights"
     with versitygw(directory / "s3") as gateway, FaultProxy.before(gateway) as proxy:
-        client = boto3.client(
-            "s3",
-            endpoint_url=gateway,
-            region_name=REGION,
-            aws_access_key_id=ACCESS,
-            aws_secret_access_key=SECRET,
-        )
+        client = s3_client(gateway)
         client.create_bucket(Bucket=bucket)
 
         def put(name: str, content: bytes) -> None:

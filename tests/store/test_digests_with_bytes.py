@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-import boto3
 import pytest
 import xxhash
 
@@ -24,7 +23,7 @@ from cacheprep.transfer.engine import Edge, Settings, transfer
 from cacheprep.transfer.journal import Claim, Journal
 from cacheprep.transfer.ranges import Range
 from tests.sources.fault_proxy import Fault, FaultProxy
-from tests.sources.servers import ACCESS, REGION, SECRET, versitygw
+from tests.sources.servers import ACCESS, REGION, SECRET, s3_client, versitygw
 
 SETTINGS = Settings(connections=4, range_bytes=1 << 16, attempts=3)
 SIZE = 300_000
@@ -61,13 +60,7 @@ class Small:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Small]:
     with versitygw(tmp_path / "s3") as gateway, FaultProxy.before(gateway) as proxy:
-        client = boto3.client(
-            "s3",
-            endpoint_url=gateway,
-            region_name=REGION,
-            aws_access_key_id=ACCESS,
-            aws_secret_access_key=SECRET,
-        )
+        client = s3_client(gateway)
         client.create_bucket(Bucket="weights")
         for name, content in FILES.items():
             client.put_object(
