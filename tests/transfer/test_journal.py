@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,9 +29,12 @@ def test_lines_of_many_connections_are_all_there_and_whole(tmp_path: Path) -> No
 
 
 def test_what_comes_after_it_was_closed_is_lost_and_goes_nowhere_else(tmp_path: Path) -> None:
+    least = os.dup(0)
+    os.close(least)
     journal = Journal(str(tmp_path / "journal"))
     journal.close()
-    with (tmp_path / "other").open("w"):  # gets the descriptor that the journal had
+    with (tmp_path / "other").open("w") as other:
+        assert other.fileno() == least  # which the journal had
         journal.whole(0, Claim(Range(0, 1), HASH))
     assert (tmp_path / "other").read_bytes() == b""
     assert Journal(str(tmp_path / "journal")).read([1]) == {}
