@@ -121,7 +121,7 @@ def answer(pool: urllib3.PoolManager, url: str, method: str = "GET") -> tuple[ob
         response = pool.urlopen(
             method, url, retries=False, preload_content=False, decode_content=False, timeout=5
         )
-        # White space around a value is no part of it (RFC 9112, section 5.1); http.client keeps what is behind.
+        # White space around a value is no part of it (RFC 9112, section 5.1); http.client keeps some.
         fields = [(name.lower(), value.strip(" \t")) for name, value in response.headers.items()]
         return response.status, response.version, fields, response.read()
     except urllib3.exceptions.HTTPError as error:
